@@ -9,7 +9,7 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import assert_never, get_args
 
@@ -99,7 +99,7 @@ class Demander(Rule):
         self.settling.switch(changed)
         self.surveys.switch(changed)
         for number, local in changed.items():
-            if local.role is Role.MOVING and (primary := local.placement.primary) is not None:
+            if local.follows and (primary := local.placement.primary) is not None:
                 self._queue.setdefault(primary, {})[number] = None
         self._ordered = self._ordered and not changed
 
@@ -355,8 +355,9 @@ class Demander(Rule):
                 continue
             del session.partitions[number]
             work += 1 + len(core.replica.partition(number).fragments)
-            if self._whole(number, session):
-                self.settling.begin(number, core.now)
+            if session.left_whole(core, number, self._no_history):
+                if core.local[number].role is Role.MOVING:
+                    self.settling.begin(number, core.now)
             elif number in session.survey:
                 self.surveys.begin(supplier, number, session.survey[number])
             elif number in session.later and session.in_full:
@@ -372,17 +373,15 @@ class Demander(Rule):
         self._demand()
         self.settling.go_on()
 
-    def _whole(self, number: int, session: Session) -> bool:
-        core = self.core
-        if number in session.later or core.replica.partition(number).epoch != core.local[number].epoch:
-            return False
-        fragments = core.replica.partition(number).fragments
-        return all(
-            not f.loading and not f.suspects and (namespace, number) not in self._no_history
-            for namespace, f in fragments.items()
-        )
-
     # What is not whole yet.
+
+    def lack(self, numbers: Iterable[int]) -> None:
+        """Asynchronous copies of these partitions were found to lack something: they ask for it together."""
+        for number in numbers:
+            primary = self.core.local[number].placement.primary
+            if primary is not None and not any(number in session.partitions for session in self._sessions.values()):
+                self._queue.setdefault(primary, {})[number] = None
+        self._demand()
 
     def _put_off_or_again(self, supplier: NodeId, number: int, often: int) -> None:
         """What differs again and again is not whole at its primary: it is asked for less and less often, and counted."""

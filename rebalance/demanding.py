@@ -71,6 +71,13 @@ class Session:
         """Whether its supplier is to say nothing: all was supplied, or what came is not taken yet."""
         return self.ending is not None or self.waits
 
+    def left_whole(self, core: Node, number: int, no_history: Container[Fragment]) -> bool:
+        """Whether nothing of a partition is left to ask for, of what was supplied when this was."""
+        if number in self.later or core.replica.partition(number).epoch != core.local[number].epoch:
+            return False
+        fragments = core.replica.partition(number).fragments
+        return all(not f.loading and not f.suspects and f.name not in no_history for f in fragments.values())
+
     def note_rows(self, core: Node, transfer: Transfer) -> None:
         """A fragment is taken as rows."""
         self.in_full = True

@@ -21,7 +21,7 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import assert_never, get_args
 
@@ -29,7 +29,8 @@ import msgspec
 
 from rebalance.anew import Anew
 from rebalance.comparing import sum_up
-from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, ToAntiEntropy
+from rebalance.following import Following
+from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, Stands, ToAntiEntropy
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Node, leads, may_act
 from rebalance.proving import Proving
@@ -76,10 +77,11 @@ class AntiEntropy(Rule):
 
     takes = get_args(ToAntiEntropy)
 
-    def __init__(self, core: Node, anew: Anew) -> None:
+    def __init__(self, core: Node, anew: Anew, lack: Callable[[Iterable[int]], None]) -> None:
         super().__init__()
         self.core = core
         self._anew = anew
+        self.following = Following(core, lack)
         self.proving = Proving(core)
         self.told = Told()
         self.suspected: dict[Fragment, dict[NodeId, bool]] = {}  # whose rows were read for it, and prove their digest
@@ -92,11 +94,12 @@ class AntiEntropy(Rule):
 
     # Time.
 
-    def switch(self, _: NewMap) -> None:
+    def switch(self, new: NewMap) -> None:
         """A new map: what was asked under the last one is over; where something was suspected it is asked again at once.
 
         To wait for the next round would be to heal one partition a round: each that is healed brings a map.
         """
+        self.following.switch({local.number for local in new.changed})
         numbers = (*self._again, *(number for _, number in self.suspected))
         self._again = {number: None for number in numbers if self.core.local[number].mine}
         self._trials, self.suspected = {}, {}
@@ -105,8 +108,9 @@ class AntiEntropy(Rule):
         if self.core.settings.anti_entropy_ms:
             self._plan()
 
-    def step(self, _: NewMap) -> None:
+    def step(self, new: NewMap) -> None:
         """A light step: whoever was asked may count no more, and others may; what others lead now is theirs to judge."""
+        self.following.switch({local.number for local in new.changed})
         self._trials, mine = {}, self._mine
         self.suspected = {name: read for name, read in self.suspected.items() if mine(name)}
         self.undecided = {name: told for name, told in self.undecided.items() if mine(name)}
@@ -129,6 +133,8 @@ class AntiEntropy(Rule):
         self._again = {}
         for number in self._in_turn(some):
             due[number] = None
+        due = {number: None for number in due if leads(core, number) is not None}
+        self.following.tell(due)
         self._ask(list(due))
 
     def _in_turn(self, left: int) -> list[int]:
@@ -156,8 +162,6 @@ class AntiEntropy(Rule):
         self._round += 1
         asked: dict[NodeId, list[int]] = {}
         for number in numbers:
-            if leads(core, number) is None:
-                continue
             trial = self._trials[number] = Trial(number, self._round)
             for node in self._others(number):
                 asked.setdefault(node, []).append(number)
@@ -328,5 +332,7 @@ class AntiEntropy(Rule):
                 self._on_proofs(sender, message)
             case Heal():
                 self._on_heal(sender, message)
+            case Stands():
+                self.following.on_stands(sender, message)
             case _:
                 assert_never(message)

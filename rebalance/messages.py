@@ -313,9 +313,19 @@ class Heal(msgspec.Struct, frozen=True, array_like=True, tag="heal", gc=False):
     reason: str
 
 
+# Asynchronous copies.
+
+
+class Stands(msgspec.Struct, frozen=True, array_like=True, tag="stands", gc=False):
+    """A primary to an asynchronous copy: so far I am in these fragments, (namespace, partition, LWM, digest there)."""
+
+    version: Version
+    fragments: list[tuple[Namespace, int, int, int]]
+
+
 ToPromotion: TypeAlias = AskTail | Tail
 ToSupplier: TypeAlias = Demand | Credit | Settled
 ToDemander: TypeAlias = Supply | Settle
-ToAntiEntropy: TypeAlias = AskProofs | Proofs | Heal
+ToAntiEntropy: TypeAlias = AskProofs | Proofs | Heal | Stands
 CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander | ToAntiEntropy
 """All that the rules of this package say to each other."""

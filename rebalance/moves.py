@@ -17,7 +17,7 @@ from typing import assert_never
 import msgspec
 
 from rebalance.affinity import Affinity, assign
-from rebalance.ideal import ideal_of
+from rebalance.ideal import ideal_of, places_of
 from rebalance.migrations import Paused
 from rebalance.ports import all_of
 from rebalance.table import Placement, Topology
@@ -161,21 +161,21 @@ def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = 
     A primary that is gone hands nothing over: its partition changes hands without waiting for anybody. A copy is surplus
     that is not wanted any more although every wanted one is in sync.
     """
-    ideal = ideal_of(old, affinity)
+    ideal, places = ideal_of(old, affinity), places_of(old, affinity)
     here, leaders, extra, missing = dict.fromkeys(alive), dict[int, NodeId](), list[int](), list[int]()
     members = {m.node for m in old.members if m.node in here}
     for at in range(0, len(ideal), LOOKED_AT_ONCE):
         some = slice(at, at + LOOKED_AT_ONCE)
         for number, (placement, wanted) in enumerate(zip(old.placements[some], ideal[some], strict=True), at):
             owners = placement.owners
-            if owners == wanted:
+            if owners == wanted and len(owners) + len(placement.asynchronous) == len(places[number]):
                 continue  # how it nearly always is
             best = next((n for n in wanted if n in here), None)
             if best is not None and not placement.lost and owners[0] != best and owners[0] in here:
                 leaders[number] = best
             if _has_surplus(placement, alive, wanted):
                 extra.append(number)
-            if not placement.lost and any(n in members and n not in owners for n in wanted):
+            if not placement.lost and any(n in members and n not in placement.copies for n in places[number]):
                 missing.append(number)
         yield min(LOOKED_AT_ONCE, len(ideal) - at) // 2
     return Better(leaders, extra, missing)

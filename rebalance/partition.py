@@ -3,7 +3,7 @@
 ```
                     it is named primary            its promotion is done
  NONE  LOST  -------------------------> PROMOTING -----------------------> PRIMARY <--- the next map leaves it here
- MOVING  BACKUP <---------------------------------------------------------    |                    |
+ MOVING  BACKUP  ASYNC <---------------------------------------------------------    |                    |
         any of these, by any map: another is primary, the epoch is another,   `--> DRAINING -------'
         this life is not listed                an exchange or a step hands it over
 ```
@@ -30,6 +30,7 @@ class Role(Enum):
     NONE = "-"  # it has no copy, or the map does not list this life
     LOST = "LOST"  # nobody has one in sync; this node was to
     MOVING = "MOVING"  # its copy is loading
+    ASYNC = "ASYNC"  # its copy is asynchronous
     BACKUP = "OWNING"  # its copy is in sync, and another is primary
     PROMOTING = "PROMOTING"  # it is named primary, and owes a promotion before it serves
     PRIMARY = "PRIMARY"  # it serves
@@ -40,6 +41,7 @@ _BY_STATE = {
     Standing.NONE: Role.NONE,
     Standing.LOST: Role.LOST,
     Standing.MOVING: Role.MOVING,
+    Standing.ASYNC: Role.ASYNC,
     Standing.OWNING: Role.BACKUP,
 }
 _LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
@@ -49,7 +51,8 @@ class LocalPartition:
     """A local partition: what this node is to it under the committed map, its role, and whom it leads.
 
     `needed` are the other in-sync copies, whose disks an acknowledgement waits for; `moving` the copies that get every
-    write and are not waited for. `since` is the map (`Version.number`) by which it became primary for the last time.
+    write and are not waited for, asynchronous ones among them. `since` is the map (`Version.number`) by which it became
+    primary for the last time.
     """
 
     __slots__ = (
@@ -82,6 +85,11 @@ class LocalPartition:
     def active(self) -> bool:
         """Whether this node is the primary, and serves."""
         return self.role is Role.PRIMARY or self.role is Role.DRAINING
+
+    @property
+    def follows(self) -> bool:
+        """Whether this node's copy gets every write and is not waited for: it asks its primary for what it lacks."""
+        return self.role is Role.MOVING or self.role is Role.ASYNC
 
     @property
     def in_sync(self) -> bool:

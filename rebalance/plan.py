@@ -10,12 +10,13 @@ stands in for one that is away.
 from __future__ import annotations
 
 from collections.abc import Container, Generator, Mapping, Sequence
+from itertools import zip_longest
 
 import msgspec
 
-from rebalance.affinity import Affinity, assign, assigning
+from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
-from rebalance.ideal import Ideal, finding_ideal, ideal_for
+from rebalance.ideal import Ideal, finding_ideal, places_for
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, ordered
 from rebalance.moves import LOOKED_AT_ONCE, standing_in
@@ -75,39 +76,44 @@ def first_topology(
     backups: int,
     candidates: Sequence[Candidate],
     affinity: Affinity = assign,
+    *,
+    async_backups: int = 0,
 ) -> Topology:
-    """Version 1.0 of a new cluster: every candidate is a member, in the baseline, and every copy is in sync."""
-    return all_of(planning_first(cluster, name, partitions, backups, candidates=candidates, affinity=affinity))
+    """Version 1.0 of a new cluster: every candidate is a member, in the baseline, and every owner's copy is in sync."""
+    group = Group(backups, async_backups)
+    return all_of(planning_first(cluster, name, partitions, group, candidates=candidates, affinity=affinity))
 
 
 def planning_first(
     cluster: str,
     name: str,
     partitions: int,
-    backups: int,
+    group: Group,
     candidates: Sequence[Candidate],
     affinity: Affinity = assign,
 ) -> Generator[int, None, Topology]:
     """`first_topology` in pieces: yields how much work the last one was."""
     nodes = tuple(c.node for c in candidates)
     domains = {c.node: c.domain for c in candidates if c.domain}
-    yield from assigning(affinity, nodes, domains, partitions, backups + 1)
-    ideal = affinity(nodes, domains, partitions, backups + 1)
+    question = (affinity, nodes, domains, partitions, (group,))
+    yield from finding_ideal(*question)
+    placed = [(tuple(nodes[: group.copies]), tuple(nodes[group.copies :])) for nodes in places_for(*question)]
     topology = Topology(
         version=Version(1, 0),
         cluster=cluster,
         name=name,
         partitions=partitions,
-        backups=backups,
+        backups=group.backups,
         members=tuple(
             Member(c.node, c.allocation, c.incarnation, c.address, order=order, domain=c.domain)
             for order, c in enumerate(candidates, 1)
         ),
         baseline=nodes,
-        placements=tuple(Placement(1, 1, tuple(owners), tuple(owners)) for owners in ideal),
+        placements=tuple(Placement(1, 1, owners, owners, asynchronous=others) for owners, others in placed),
         allocations={c.node: c.allocation for c in candidates},
         domains=domains,
         next_order=len(nodes) + 1,
+        groups=(group,) if group.async_backups else (),
     )
     yield from _checked(topology)
     return topology
@@ -162,7 +168,7 @@ class _Next:
         old = self.old
         question = (self.affinity, self.baseline, self.domains, old.partitions, self.groups or old.all_groups)
         yield from finding_ideal(*question)
-        self.ideal = ideal_for(*question)
+        self.ideal = places_for(*question)
         reports = yield from sorted_reports(old, self.change.singles)
         handover, reset = set(self.change.handover), set(self.change.reset)
         placements: list[Placement] = []
@@ -190,9 +196,11 @@ class _Next:
 
         Its epoch is one that nobody can have heard of who was left behind when an operator forced a map.
         """
+        copies = self.groups[number // self.old.partitions].copies
         here = [n for n in self.ideal[number] if n in self.alive]
-        here = fast(here, self.aside) or here or [n for n in (*self.baseline, *self.alive) if n in self.alive][:1]
-        return Placement(1, self.epoch, tuple(here), tuple(here))
+        owners = fast(here[:copies], self.aside) or here[:copies]
+        owners = owners or [n for n in (*self.baseline, *self.alive) if n in self.alive][:1]
+        return Placement(1, self.epoch, tuple(owners), tuple(owners), asynchronous=tuple(here[copies:]))
 
     def _vouched(self) -> dict[int, list[NodeId]]:
         """The MOVING copies that a primary vouches for, if it is still the one that the map knows."""
@@ -209,11 +217,12 @@ class _Next:
     def _placed(self, number: int, reports: CopyReports, *, moves: bool, reset: bool) -> Placement:
         """Where a partition is next."""
         placement, ideal, alive = self.old.placements[number], self.ideal[number], self.alive
+        copies = min(self.old.group_of(number).copies, len(ideal))
         vouched = self.vouched.get(number, [])
         survivors = survivors_of(
             placement, self.whole, vouched, reports, steady=self.steady, number=number, notes=self.notes
         )
-        survivors = waited_for(survivors, self.aside, self.change.mute, len(ideal))
+        survivors = waited_for(survivors, self.aside, self.change.mute, copies)
         if not survivors and reset:
             instead = next((n for n in ideal if n in alive), next(iter(alive)))
             best, what = best_copy(number, reports, list(alive), instead)
@@ -221,13 +230,14 @@ class _Next:
             survivors, placement = [best], _begun_again(placement, what)
         leaders = fast(survivors, self.aside) or survivors
         wanted = tuple(ideal)
-        question = (placement.owners, placement.in_sync, placement.lost, wanted, tuple(survivors), moves)
+        old = Placement(0, 0, placement.owners, placement.in_sync, placement.lost, asynchronous=placement.asynchronous)
+        question = (old, wanted, copies, tuple(survivors), moves)
         answer = self._alike.get(question)
         if answer is None:
-            at_zero = Placement(0, 0, placement.owners, placement.in_sync, placement.lost)
             answer = _place(
-                at_zero,
+                old,
                 wanted,
+                copies,
                 survivors,
                 leaders,
                 steady=self.steady,
@@ -239,7 +249,7 @@ class _Next:
         if not answer.version:
             return placement
         version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
-        return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost)
+        return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost, asynchronous=answer.asynchronous)
 
     def _version(self) -> Version:
         """Another major number if a member joined, left or started again, else another minor one."""
@@ -340,6 +350,7 @@ def _members(old: Topology, alive: Mapping[NodeId, Candidate]) -> tuple[Member, 
 def _place(
     old: Placement,
     ideal: Sequence[NodeId],
+    copies: int,
     survivors: list[NodeId],
     leaders: list[NodeId],
     *,
@@ -351,27 +362,33 @@ def _place(
     if not survivors:
         held = tuple(replaced.get(n, n) for n in old.in_sync)
         return _changed(old, Placement(0, old.epoch, held, held, lost=True))
-    wanted = [n for n in ideal if n in alive]
+    here = [n for n in ideal if n in alive]
+    wanted = here[:copies]  # one whose copy was asynchronous steps in for one that is away
     incumbent = old.owners[0] if not old.lost and old.owners[0] in steady and old.owners[0] in leaders else None
     best = next((n for n in wanted if n in leaders), leaders[0])
     primary = best if incumbent is None or handover else incumbent
     complete = all(n in survivors for n in wanted)
     in_sync = [n for n in wanted if n in survivors and n != primary]
     extra = [n for n in survivors if n not in wanted and n != primary]
-    in_sync += standing_in(extra, ideal, [primary, *in_sync]) if complete and wanted else extra
+    in_sync += standing_in(extra, ideal[:copies], [primary, *in_sync]) if complete and wanted else extra
     owners = [primary, *in_sync, *(n for n in wanted if n not in survivors)]
+    asynchronous = tuple(n for n in here[copies:] if n not in owners)
     epoch = old.epoch if primary == incumbent else old.epoch + 1
-    return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync)))
+    return _changed(old, Placement(0, epoch, tuple(owners), (primary, *in_sync), asynchronous=asynchronous))
 
 
 def placed_under_the_same(
-    old: Placement, ideal: Sequence[NodeId], whole: Sequence[NodeId], here: Container[NodeId]
+    old: Placement, ideal: Sequence[NodeId], copies: int, whole: Sequence[NodeId], here: Container[NodeId]
 ) -> Placement:
-    """Where a partition is once these MOVING copies are in sync as well, and its primary stays: by the same rule."""
+    """Where a partition is once these MOVING copies are in sync as well, and its primary stays: by the same rule.
+
+    `ideal`: with those behind the first `copies`, that are asynchronous.
+    """
     primary = old.owners[0]
     return _place(
         old,
         ideal,
+        copies,
         [*old.in_sync, *whole],
         [primary],
         steady={primary},
@@ -392,7 +409,7 @@ def handed_over(old: Placement, ideal: Sequence[NodeId]) -> Placement:
         return old
     others = sorted((n for n in old.owners if n != best), key=lambda n: ranks.get(n, len(ranks)))
     owners = (best, *others)
-    return _changed(old, Placement(0, old.epoch + 1, owners, owners))
+    return _changed(old, Placement(0, old.epoch + 1, owners, owners, asynchronous=old.asynchronous))
 
 
 def _changed(old: Placement, new: Placement) -> Placement:
@@ -402,9 +419,10 @@ def _changed(old: Placement, new: Placement) -> Placement:
         (old.owners[i] if i < len(old.owners) else None) != (new.owners[i] if i < len(new.owners) else None)
         for i in range(slots)
     )
+    changes += sum(a != b for a, b in zip_longest(old.asynchronous, new.asynchronous))
     if not changes and (old.in_sync, old.epoch, old.lost) != (new.in_sync, new.epoch, new.lost):
         changes = 1
-    return Placement(old.version + changes, new.epoch, new.owners, new.in_sync, new.lost)
+    return Placement(old.version + changes, new.epoch, new.owners, new.in_sync, new.lost, asynchronous=new.asynchronous)
 
 
 def _still_named(node: NodeId, placements: Sequence[Placement]) -> bool:

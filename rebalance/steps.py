@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from rebalance.affinity import Affinity, assign
-from rebalance.ideal import ideal_of
+from rebalance.ideal import ideal_of, places_of
 from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
@@ -90,7 +90,7 @@ def light_step(
         for order, c in enumerate(joins, old.next_order)
     ]
     lives = {m.node: m.allocation for m in (*old.members, *joined)}
-    ideal = ideal_of(old, affinity)
+    ideal = places_of(old, affinity)
     numbers = sorted(dict.fromkeys([*vouched, *surplus, *missing, *_wanted_of(joined, ideal)]))
     changed: list[tuple[int, Placement]] = []
     for number in numbers:
@@ -98,7 +98,8 @@ def light_step(
         slow = any(old.aside.get(node, 0) > 0 for node in placement.in_sync)
         if placement.lost or (slow and (lagging or number in surplus)):
             continue  # the slow copy is to go with the map that brings another one, and not after it
-        placed = placed_under_the_same(placement, ideal[number], _whole(old, placement, lagging), lives)
+        copies = min(old.group_of(number).copies, len(ideal[number]))
+        placed = placed_under_the_same(placement, ideal[number], copies, _whole(old, placement, lagging), lives)
         if placed != placement:
             changed.append((number, placed))
         if len(changed) == PARTITIONS_AT_ONCE:
@@ -249,6 +250,7 @@ def _moves(old: Placement, new: Placement) -> bool:
     """Whether another of its copies is primary, in the next epoch, and nothing else is different; all are in sync."""
     copies = sorted(old.owners)
     same = copies == sorted(old.in_sync) == sorted(new.owners) == sorted(new.in_sync)
+    same = same and old.asynchronous == new.asynchronous
     return same and not old.lost and not new.lost and new.primary != old.primary and new.epoch == old.epoch + 1
 
 

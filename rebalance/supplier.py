@@ -22,7 +22,7 @@ from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply,
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
-from rebalance.ports import WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
+from rebalance.ports import MS, WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
 from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, rows_as_they_are
 from rebalance.table import Standing
@@ -35,8 +35,8 @@ from wal.probe import probe
 from wal.want import Want
 
 MANY = 1 << 62
-
-
+OVER_AFTER_MS = 20_000
+"""Who was sent everything and says nothing for so long has it, and its answer was lost."""
 PLAN_WORK = 500
 """Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
 CHOICE_WORK = 2
@@ -86,6 +86,7 @@ class SupplySide(Rule):
                 self._close(session)
             returning = member.incarnation >> INCARNATION_BITS > 1
             session = self._sessions[sender] = Session(sender, life, message, returning=returning)
+        session.heard_at = core.now
         if message.part in session.taken:
             self._resend(session, message.credit)
             return
@@ -134,7 +135,7 @@ class SupplySide(Rule):
         core, sender = self.core, session.node
         local = core.local[number] if number < len(core.local) else None
         supplies = local is not None and self._supplies(sender, number)
-        if local is None or not supplies or local.placement.standing_of(sender) is not Standing.MOVING:
+        if local is None or not supplies or local.placement.standing_of(sender) not in (Standing.MOVING, Standing.ASYNC):
             first.later.append(number)
             return 0
         if self.vouching.stands_for(number, sender):
@@ -230,6 +231,7 @@ class SupplySide(Rule):
         session = self._sessions.get(sender)
         if session is None or session.number != message.session:
             return
+        session.heard_at = self.core.now
         for batch in [b for b in session.sent if b <= message.batch]:
             del session.sent[batch]
         if message.again:
@@ -291,7 +293,7 @@ class SupplySide(Rule):
                 core.resume(lambda: self._advance_on(session))
                 return
             if not self.throttle.admits(session.node, core.now):
-                self.alarm.at = self.throttle.due
+                self._wake()
                 return
             if session.firsts:
                 first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
@@ -315,6 +317,7 @@ class SupplySide(Rule):
             else:
                 session.over = True
                 self._send(session, self._batch(session, last=True))
+                self._wake()
 
     def _advance_on(self, session: Session) -> None:
         if session.resumed and self._sessions.get(session.node) is session:
@@ -387,13 +390,21 @@ class SupplySide(Rule):
             self.throttle.spend(batch.size, self.core.now)
         self.core.send(session.node, batch)
 
+    def _wake(self) -> None:
+        """When somebody may send on, or nothing more will be heard of a session."""
+        over = [session.heard_at + OVER_AFTER_MS * MS for session in self._sessions.values() if session.over]
+        self.alarm.at = min((self.throttle.due, *over))
+
     def tick(self) -> None:
-        """Nothing is owed any more: who waits sends on, in turn."""
-        now = self.core.now
+        """Nothing is owed any more: who waits sends on, in turn. What is kept for who took it all goes."""
+        now, after = self.core.now, OVER_AFTER_MS * MS
         while (node := self.throttle.next(now)) is not None:
             if (session := self._sessions.get(node)) is not None:
                 self._advance(session)
-        self.alarm.at = self.throttle.due
+        for session in [s for s in self._sessions.values() if s.over and now >= s.heard_at + after]:
+            probe("supply.last_answer_was_lost")
+            self._close(session)
+        self._wake()
 
     def switch(self, new: NewMap) -> None:
         """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
@@ -403,7 +414,7 @@ class SupplySide(Rule):
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
         self.vouching.switch(lives, new.moved)
         self.throttle.limit(core.topology.migrations.bytes_per_second)
-        self.alarm.at = self.throttle.due
+        self._wake()
         stopped, self._fence = self._fence != core.fence, core.fence
         for node, session in list(self._sessions.items()):
             if lives.get(node) != session.life:
@@ -419,7 +430,7 @@ class SupplySide(Rule):
     def _supplies(self, node: NodeId, number: int) -> bool:
         core, local = self.core, self.core.local[number]
         assert core.topology is not None
-        return local.active and node in local.placement.owners and not waits_by_order(core.topology, number)
+        return local.active and node in local.placement.copies and not waits_by_order(core.topology, number)
 
     def on(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""

@@ -45,6 +45,7 @@ class Session:
     def __init__(self, node: NodeId, life: Awaited, demand: Demand, *, returning: bool) -> None:
         self.node = node
         self.life = life
+        self.heard_at = 0
         self.number = demand.session
         self.credit = demand.credit
         self.returning = returning

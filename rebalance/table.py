@@ -40,6 +40,7 @@ class Standing(StrEnum):
 
     OWNING = "OWNING"  # in sync: counts for acknowledgements, may be promoted
     MOVING = "MOVING"  # loading: takes live writes, serves nothing, counts for nothing
+    ASYNC = "ASYNC"  # asynchronous: takes live writes, counts for nothing, serves those who do not mind its age
     LOST = "LOST"  # the partition has no in-sync copy here
     NONE = "-"  # no copy
 
@@ -66,13 +67,23 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """Where one partition is. Invariant: unless lost, owners[0] is the primary and in in_sync; in_sync <= owners."""
+    """Where one partition is. Invariant: unless lost, owners[0] is the primary and in in_sync; in_sync <= owners.
+
+    `asynchronous` are further nodes that get every write, and that nobody waits for: they are no owners, and become primary
+    only by way of the in-sync set, like any copy that was MOVING.
+    """
 
     version: int
     epoch: int
     owners: tuple[NodeId, ...]
     in_sync: tuple[NodeId, ...]
     lost: bool = False
+    asynchronous: tuple[NodeId, ...] = ()
+
+    @property
+    def copies(self) -> tuple[NodeId, ...]:
+        """All that get every write."""
+        return self.owners + self.asynchronous if self.asynchronous else self.owners
 
     @property
     def primary(self) -> NodeId | None:
@@ -85,7 +96,9 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
             return Standing.LOST if node in self.in_sync else Standing.NONE
         if node in self.in_sync:
             return Standing.OWNING
-        return Standing.MOVING if node in self.owners else Standing.NONE
+        if node in self.owners:
+            return Standing.MOVING
+        return Standing.ASYNC if node in self.asynchronous else Standing.NONE
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,6 +116,11 @@ class Group(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def told(self) -> str:
         """It in words."""
         return f"{self.backups} backups" + (f" and {self.async_backups} asynchronous ones" if self.async_backups else "")
+
+    @property
+    def places(self) -> int:
+        """How many of them there are with the asynchronous ones."""
+        return self.copies + self.async_backups
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
@@ -257,7 +275,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
         assert len(set(names)) == len(names), "a node is a member once"
         alike: dict[tuple[object, ...], None] = {}  # there are many partitions, and few ways in which they are placed
         for number, p in enumerate(self.placements[begin:end], begin):
-            key = (p.owners, p.in_sync, p.lost)
+            key = (p.owners, p.in_sync, p.lost, p.asynchronous)
             if key in alike:
                 continue
             alike[key] = None
@@ -267,7 +285,9 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
             if not p.lost:
                 assert p.owners[0] in p.in_sync, f"{where}: the primary is not in sync"
                 assert all(n in p.owners for n in p.in_sync), f"{where}: an in-sync copy is not an owner"
-                assert all(n in names for n in p.owners), f"{where}: an owner is not a member"
+                assert all(n in names for n in p.copies), f"{where}: an owner is not a member"
+            assert len(set(p.copies)) == len(p.copies), f"{where} has two copies on a node"
+            assert not (p.lost and p.asynchronous), f"{where} is lost, and nobody follows"
 
 
 def back_off_ms(times: int) -> int:

@@ -45,6 +45,7 @@ class Call(ABC):
     version = 0
     within_ms = 0
     anywhere = False  # any in-sync copy may answer it, not only the primary
+    any_age = False  # nor need that copy be in sync
     error: errors.Error | None = None
     finished = False
     unanswered = False  # a request was sent whose fate is unknown
@@ -104,7 +105,7 @@ class KeysCall(Call):
 class GetCall(KeysCall):
     """Values of keys; `values` holds (epoch, counter, value or None) in the order of the keys.
 
-    `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: however old they are), and
+    `stale`: from any in-sync copy; they miss nothing that was acknowledged `age_ms` ago (-1: any copy, however old), and
     `answered_ms` says how old they are at most, if it is known. What one answer holds was so at one moment: `answers` is
     how many there were. `cut`: as they were at this cut. `expiry`: not the values, but when they expire.
     """
@@ -119,7 +120,7 @@ class GetCall(KeysCall):
             self.cut = cut
         self.namespace = namespace
         self.keys = keys
-        self.anywhere = stale
+        self.anywhere, self.any_age = stale, stale and age_ms < 0
         self.age_ms = age_ms
         self.answered_ms = 0
         self.answers = 0

@@ -56,7 +56,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         max_age: float | None = None,
         timeout: float | None = None,
     ) -> object:
-        """The value of a key, or `default`. `stale`: as any in-sync copy has it, the nearest if it can be; with
+        """The value of a key, or `default`. `stale`: as any copy has it, the nearest if it can be; with
         `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
         call = get_call(self.name, [key_of(self.codec, key)], stale, max_age)
         if not self._raw.known:
@@ -81,6 +81,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
     async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
         """The value of a key as any in-sync copy has it, and how old it is at most."""
         call = get_call(self.name, [key_of(self.codec, key)], True, max_age)
+        call.any_age = False  # of an asynchronous copy nobody knows it
         if not self._raw.known:
             await self._raw.look(timeout)
         await self._raw.session.call(call, timeout=timeout)

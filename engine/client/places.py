@@ -79,14 +79,18 @@ class Places:
         up = {node: address for node, address in self.addresses.items() if self.connected.get(address)}
         self.route = [up.get(p.primary or "") for p in self.topology.placements]
 
-    def nearest(self, number: int, attempts: int, heard_since: int) -> Address | None:
-        """An in-sync copy that a client is connected to: of the near ones if there are any, and at each attempt another.
+    def nearest(self, number: int, attempts: int, heard_since: int, *, any_age: bool) -> Address | None:
+        """A copy that a client is connected to: of the near ones if there are any, and at each attempt another.
+
+        One in sync; or an asynchronous one, of which nobody can tell how old it is, where `any_age` will do.
 
         Those that have been mute since `heard_since` come last.
         """
         top = self.topology
         assert top is not None
-        names = [name for name in top.placements[number].in_sync if self.connected.get(self.addresses.get(name, ""))]
+        placed = top.placements[number]
+        copies = placed.in_sync + placed.asynchronous if any_age and not attempts else placed.in_sync
+        names = [name for name in copies if self.connected.get(self.addresses.get(name, ""))]
         if not names:
             return None
         heard = [name for name in names if self.mute.get(self.addresses[name], heard_since) <= heard_since]

@@ -130,9 +130,10 @@ class Router:
             if not 0 <= number < len(route):
                 self._fail(errand, errors.UsageError(f"partition {number} does not exist in this cluster"))
                 return
-            address = (
-                self.places.nearest(number, errand.attempts, self.now - SILENCE_MS * MS) if call.anywhere else route[number]
-            )
+            address = route[number]
+            if call.anywhere:
+                since = self.now - SILENCE_MS * MS
+                address = self.places.nearest(number, errand.attempts, since, any_age=call.any_age)
             mine = by_address.get(address)
             if mine is None:
                 mine = by_address[address] = []

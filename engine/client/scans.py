@@ -38,7 +38,7 @@ class ScanCall(Call):
         self.unlocked = unlocked
         self.reverse = reverse
         self.namespace = namespace
-        self.anywhere = stale
+        self.anywhere, self.any_age = stale, stale and age_ms < 0
         self.marked = marked
         self.marks: dict[int, tuple[int, int]] = {}
         self.age_ms = age_ms
@@ -157,7 +157,7 @@ class CountCall(Call):
     def __init__(self, namespace: Namespace, *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA) -> None:
         self.cut = cut
         self.namespace = namespace
-        self.anywhere = stale
+        self.anywhere, self.any_age = stale, stale and age_ms < 0
         self.age_ms = age_ms
         self.counted = 0
         self._numbers = range(1)

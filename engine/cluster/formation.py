@@ -28,7 +28,7 @@ from rebalance import table as topologies
 from rebalance.plan import planning_first
 from rebalance.ports import MS
 from rebalance.rule import NEVER, Rule
-from rebalance.table import Candidate, Topology
+from rebalance.table import Candidate, Group, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe
@@ -121,7 +121,7 @@ class Formation(Rule):
             order.cluster,
             settings.cluster,
             partitions=settings.partitions,
-            backups=settings.backups,
+            group=Group(settings.backups, settings.async_backups),
             candidates=order.chosen,
             affinity=core.affinity,
         )

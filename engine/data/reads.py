@@ -35,6 +35,7 @@ from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Request, Scan
 from engine.turn.core import Core
 from engine.turn.events import SessionId
+from rebalance.following import may_tell
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
@@ -137,7 +138,11 @@ class Reads(Rule):
         """
         core, me = self.core, self.core.node
         if not core.serving or not all(core.local[number].in_sync for number in numbers):
-            self.desk.remap(session, request.id)
+            ours = request.namespace.startswith("~")  # what clients agree on among themselves: no copy may be without it
+            if request.age_ms < 0 and not ours and core.serving and all(may_tell(core, number) for number in numbers):
+                answer(-1)  # how old it is nobody knows
+            else:
+                self.desk.remap(session, request.id)
             return True
         doubt = any(core.replica.partition(number).prepared for number in numbers)
         if doubt and request.age_ms >= 0:

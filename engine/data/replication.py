@@ -402,7 +402,7 @@ class Replication(Rule):
                     known = core.replica.partition(partition).epoch
                 if local.role is Role.BACKUP and epoch == known == local.epoch:
                     continue
-                if local.role is Role.MOVING:
+                if local.follows:
                     if self._demanded(partition):
                         return partition  # it may begin with a clearing, which would wipe what comes now
                     if known != local.epoch or partition in self._held:

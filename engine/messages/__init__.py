@@ -67,6 +67,7 @@ from rebalance.messages import (
     Settle,
     Settled,
     SingleMap,
+    Stands,
     Supply,
     Tail,
     TailReport,
@@ -125,6 +126,7 @@ Message: TypeAlias = (
     | AskProofs
     | Proofs
     | Heal
+    | Stands
 )
 
 KINDS: tuple[type[Message], ...] = get_args(Message)
@@ -190,6 +192,7 @@ __all__ = [
     "Settle",
     "Settled",
     "SingleMap",
+    "Stands",
     "Supply",
     "Survey",
     "Surveyed",

@@ -137,6 +137,7 @@ class Administration:
                 for (name, other), often in node.supply.vouching.differed.items()
             ],
             "anti_entropy": node.entropy.as_object(),
+            "asynchronous": node.entropy.following.as_object(),
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
@@ -167,6 +168,7 @@ class Administration:
             "map": f"{core.map_hash:016x}",
             "partition_count": topology.partitions,
             "backups": topology.backups,
+            "async_backups": topology.all_groups[0].async_backups,
             "epoch": counts.epoch,
             "coordinator": node.detector.coordinator(),
             "members": [

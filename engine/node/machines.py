@@ -155,7 +155,7 @@ class Machines:
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.cuts.promoting = lambda: bool(self.promotion.owed)
         self.anew = Anew(core)
-        self.entropy = AntiEntropy(core, self.anew)
+        self.entropy = AntiEntropy(core, self.anew, self.demander.lack)
 
     def _make_transactions(self, core: Core) -> None:
         """What clients read and write, one by one and in transactions."""
@@ -377,11 +377,11 @@ class Machines:
             local.needed, local.moving, local.receivers = (), (), ((), ())
             return
         pending = self.supply.vouching.pending.get(local.number, {})
-        key = (placement.owners, placement.in_sync, tuple(pending))
+        key = (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
         known = self._groups.get(key)
         if known is None:
             needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
-            moving = tuple(n for n in placement.owners if n != node and n not in needed)
+            moving = tuple(n for n in placement.copies if n != node and n not in needed)
             known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
         local.needed, local.moving, local.receivers = known
 

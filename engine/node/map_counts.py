@@ -18,6 +18,7 @@ class MapCounts:
         self._primary: dict[NodeId, int] = {}
         self._owning: dict[NodeId, int] = {}
         self._moving: dict[NodeId, int] = {}
+        self._asynchronous: dict[NodeId, int] = {}
         wanted = [min(group.copies, len(topology.baseline)) for group in topology.all_groups]
         for number, placement in enumerate(topology.placements):
             if placement.lost:
@@ -31,10 +32,12 @@ class MapCounts:
             for node in placement.owners:
                 if node not in placement.in_sync:
                     _count(self._moving, node)
+            for node in placement.asynchronous:
+                _count(self._asynchronous, node)
 
     def of(self, node: NodeId) -> dict[str, int]:
-        """How many partitions a node is primary of, has whole, and is loading."""
-        counted = {"primary": self._primary, "owning": self._owning, "moving": self._moving}
+        """How many partitions a node is primary of, has whole, is loading, and has an asynchronous copy of."""
+        counted = {"primary": self._primary, "owning": self._owning, "moving": self._moving, "async": self._asynchronous}
         return {what: counts.get(node, 0) for what, counts in counted.items()}
 
 

@@ -43,6 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     cluster: Annotated[str, _is("name of the cluster; nodes of another one are not let in")] = "foreshore"
     partitions: Annotated[int, _is("partitions of a cluster that is formed here: a power of two", 1, 16384)] = 1024
     backups: Annotated[int, _is("copies beside the primary, in a cluster that is formed here", 0, 6)] = 2
+    async_backups: Annotated[int, _is("further copies that nobody waits for, in a cluster that is formed here", 0, 6)] = 0
     durability: Annotated[Durability, _is("what a write reaches before it is acknowledged")] = Durability.FSYNC
     domain: Annotated[str, _is("what fails together with this node, such as its machine or rack")] = ""
 
@@ -92,6 +93,10 @@ def check_settings(settings: Settings) -> None:
         raise UsageError(f"partitions is {partitions}: expected a power of two up to 16384")
     if not 0 <= settings.backups <= 6:
         raise UsageError(f"backups is {settings.backups}: expected 0 to 6")
+    if settings.backups + settings.async_backups > 6:
+        raise UsageError(
+            f"backups is {settings.backups} and async_backups is {settings.async_backups}: expected 6 at most in all"
+        )
     if settings.suspicion_ms < 2 * settings.heartbeat_ms:
         raise UsageError(
             f"suspicion_ms is {settings.suspicion_ms} and heartbeat_ms is {settings.heartbeat_ms}: expected two "

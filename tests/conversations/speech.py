@@ -224,6 +224,9 @@ class Speech:
                 return f"{_partitions(partitions)}{''.join(f'; read {ns}/{p}' for ns, p in read)}"
             case m.Proofs(_, _, copies):
                 return "; ".join(map(_proof, copies))
+            case m.Stands(_, fragments):
+                told = " ".join(f"{ns}/{number} lwm={lwm}" for ns, number, lwm, _ in fragments)
+                return f"stands at {told}"
             case m.Heal(_, (namespace, partition), kept, reason):
                 return f"{namespace}/{partition} {'where it differs' if kept else 'in full'}: {reason}"
             case _:
@@ -299,7 +302,10 @@ def placement_line(number: int, placement: Placement) -> str:
         return f"p{number} e{placement.epoch} LOST in-sync {' '.join(placement.in_sync)}"
     moving = [node for node in placement.owners if node not in placement.in_sync]
     order = [node for node in placement.owners if node in placement.in_sync]
-    return f"p{number} e{placement.epoch} {' '.join(order)}{f' moving {chr(32).join(moving)}' if moving else ''}"
+    others = "".join(
+        f" {what} {' '.join(some)}" for what, some in (("moving", moving), ("async", placement.asynchronous)) if some
+    )
+    return f"p{number} e{placement.epoch} {' '.join(order)}{others}"
 
 
 def decision_text(tx: str, value: bytes | None) -> str:

@@ -29,6 +29,7 @@ from rebalance.messages import (
     Proofs,
     Settle,
     Settled,
+    Stands,
     Supply,
     Tail,
 )
@@ -209,9 +210,9 @@ class Copy:
             self.log(record)
         self.shipping = Shipping(self)
         self.anew = Anew(self)
-        self.entropy = AntiEntropy(self, self.anew)
         self.stability = Stability(self, self.shipping)
         self.demander = Demander(self)
+        self.entropy = AntiEntropy(self, self.anew, self.demander.lack)
         self.mutations = Mutations(self)
         self.supply = SupplySide(self, self.shipping, self.mutations, regroup=self._group)
         self.promotion = Promotion(self, self.shipping, activated=self._activate)
@@ -285,7 +286,7 @@ class Copy:
                 self.supply.on(sender, said)
             case AskTail() | Tail():
                 self.promotion.on(sender, said)
-            case AskProofs() | Proofs() | Heal():
+            case AskProofs() | Proofs() | Heal() | Stands():
                 self.entropy.on(sender, said)
 
     def go_on(self) -> bool:
@@ -314,12 +315,12 @@ class Copy:
         for record in batch.records:
             for partition, epoch in _concerns(record):
                 local, known = self.local[partition], self.replica.partition(partition).epoch
-                if local.placement.primary != sender or local.role not in (Role.BACKUP, Role.MOVING):
+                if local.placement.primary != sender or not (local.role is Role.BACKUP or local.follows):
                     return
-                if local.role is Role.MOVING and self.demander.demanded(partition):
+                if local.follows and self.demander.demanded(partition):
                     return
                 history = isinstance(record, r.History | r.EpochStart)
-                if local.role is Role.MOVING and (known != local.epoch or (epoch != known and not history)):
+                if local.follows and (known != local.epoch or (epoch != known and not history)):
                     continue
                 if local.role is Role.BACKUP and epoch != known and not history:
                     return
@@ -353,7 +354,7 @@ class Copy:
         local.needed, local.moving = (), ()
         if local.mine:
             pending = self.supply.vouching.pending.get(local.number, {})
-            others = [node for node in local.placement.owners if node != self.node]
+            others = [node for node in local.placement.copies if node != self.node]
             local.needed = tuple(n for n in others if n in local.placement.in_sync or n in pending)
             local.moving = tuple(n for n in others if n not in local.needed)
 

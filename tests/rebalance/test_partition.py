@@ -12,13 +12,15 @@ AGAIN = Placement(2, 2, ("n1", "n2"), ("n1", "n2"))
 SMALLER = Placement(3, 1, ("n1",), ("n1",))
 FOLLOWING = Placement(4, 2, ("n2", "n1"), ("n1", "n2"))
 LOADING = Placement(5, 1, ("n2", "n1"), ("n2",))
+BEHIND = Placement(8, 1, ("n2",), ("n2",), asynchronous=("n1",))
 GONE = Placement(6, 1, ("n2", "n3"), ("n2", "n3"))
 LOST = Placement(7, 1, ("n1",), ("n1",), lost=True)
 
 
 def held(role: Role) -> LocalPartition:
     """A partition on n1 that came to a role by what leads there."""
-    placement = {Role.MOVING: LOADING, Role.BACKUP: FOLLOWING, Role.NONE: GONE, Role.LOST: LOST}.get(role, LEADING)
+    known = {Role.MOVING: LOADING, Role.ASYNC: BEHIND, Role.BACKUP: FOLLOWING, Role.NONE: GONE, Role.LOST: LOST}
+    placement = known.get(role, LEADING)
     local = LocalPartition(0, placement)
     local.place(placement, "n1")
     if role in (Role.PRIMARY, Role.DRAINING):
@@ -36,6 +38,7 @@ def held(role: Role) -> LocalPartition:
         (AGAIN, Role.PROMOTING),
         (FOLLOWING, Role.BACKUP),
         (LOADING, Role.MOVING),
+        (BEHIND, Role.ASYNC),
         (GONE, Role.NONE),
         (LOST, Role.LOST),
     ],

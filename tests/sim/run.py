@@ -150,6 +150,8 @@ def run_seed(
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))
     if knobs.backups is not None:
         settings = msgspec.structs.replace(settings, backups=knobs.backups)
+    behind = draws.of("asynchronous copies").choice([0, 0, 0, 1, 2])  # on nodes that have no other copy
+    settings = msgspec.structs.replace(settings, async_backups=max(0, min(behind, count - 1 - settings.backups)))
     if knobs.storm_s is not None:
         storm_ns = int(knobs.storm_s * SECOND)
     shape = draw_shape(draws.of("shape")) if shape is None else shape
@@ -181,9 +183,10 @@ def run_seed(
         used.pop("old-disk", None)
         used.pop(ROT, None)
     interval = rotting.choice([1_000, 3_000]) if ROT in used else 0
-    settings = msgspec.structs.replace(settings, anti_entropy_ms=interval)
+    settings = msgspec.structs.replace(settings, anti_entropy_ms=interval or (1_000 if settings.async_backups else 0))
     options = (
         f"{shape.name}, {count} nodes, {settings.partitions} partitions, {settings.backups} backups, "
+        f"{f'{settings.async_backups} asynchronous, ' if settings.async_backups else ''}"
         f"{'LMDB' if lmdb else 'memory'}"
     )
     result = Result(seed, shape, f"{options}; faults: {', '.join(sorted(used)) or 'none'}", list(used))

@@ -27,10 +27,12 @@ LEFTOVER = "LEFTOVER"
 
 def standing(topology: Topology, placement: Placement, node: NodeId, allocation: str) -> str:
     """What a node's copies of a partition are, by the newest topology."""
-    if node not in placement.owners and node not in placement.in_sync:
+    if node not in placement.copies and node not in placement.in_sync:
         return LEFTOVER
     if topology.allocations.get(node) != allocation:
         return OTHER_DISK
+    if node in placement.asynchronous:
+        return Standing.ASYNC
     return Standing.OWNING if node in placement.in_sync else Standing.MOVING
 
 

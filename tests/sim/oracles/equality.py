@@ -112,9 +112,9 @@ def _whole(machine: Machine, name: Fragment) -> bool:
 
 
 def made(topology: Topology, number: int) -> tuple[NodeId, ...]:
-    """Who has a copy of a partition at rest: all its owners, unless the operator has paused the making of more."""
+    """Who has a copy of a partition at rest: all that the map says, unless the operator has paused the making of more."""
     placement = topology.placements[number]
-    return placement.in_sync if waits_by_order(topology, number) else placement.owners
+    return placement.in_sync if waits_by_order(topology, number) else placement.copies
 
 
 def compare_copies(world: World) -> None:

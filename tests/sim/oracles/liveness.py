@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rebalance.migrations import Paused
+from rebalance.moves import waits_by_order
 from rebalance.partition import Role
 from tests.sim.world import World
 from wal.records import kind_of
@@ -52,4 +53,23 @@ def unsettled(world: World) -> str:
         # What nobody asks for any more may be under way all the same: the deletes of what expires, for one.
         if records := machine.node.replication.open_records():
             return f"{machine.name} has logged what does not count yet: {', '.join(map(kind_of, records[:5]))}"
+    return _left_behind(world)
+
+
+def _left_behind(world: World) -> str:
+    """Which asynchronous copy lacks something; empty if none does. Where nobody is to be supplied, any may."""
+    newest = world.newest()
+    assert newest is not None
+    for number, placement in enumerate(newest.placements):
+        if not placement.asynchronous or number in world.rotten.for_good or waits_by_order(newest, number):
+            continue
+        leader = world.machines[placement.owners[0]].node
+        assert leader is not None
+        for name in placement.asynchronous:
+            node = world.machines[name].node
+            assert node is not None
+            for fragment in leader.core.replica.partition(number).fragments.values():
+                copy = node.core.replica.fragment(fragment.name)
+                if copy.loading or copy.suspects or str(copy.counter) != str(fragment.counter):
+                    return f"{name} is behind in {fragment}: {copy}"
     return ""

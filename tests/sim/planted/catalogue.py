@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sim.planted.asynchronous import ASYNCHRONOUS
 from tests.sim.planted.copies import COPIES
 from tests.sim.planted.cuts import CUTS
 from tests.sim.planted.deeds import DEEDS
@@ -20,5 +21,5 @@ from tests.sim.planted.words import WORDS
 
 _MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
 _DATA = (TRANSACTIONS, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
-_COPIES = (COPIES, TRANSFERS, ROT, DEEDS)
+_COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}

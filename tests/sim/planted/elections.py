@@ -275,10 +275,15 @@ def surplus_copy_dropped_at_once(machine: Machine) -> None:
     right = assignment._place
 
     def place(
-        old: Placement, ideal: Sequence[NodeId], survivors: list[NodeId], leaders: list[NodeId], *rest: Any, **more: Any
+        old: Placement,
+        ideal: Sequence[NodeId],
+        copies: int,
+        survivors: list[NodeId],
+        leaders: list[NodeId],
+        **more: Any,
     ) -> Any:
         wanted = [n for n in survivors if n in ideal or n == old.owners[0]] or survivors
-        return right(old, ideal, wanted, [n for n in leaders if n in wanted] or wanted, *rest, **more)
+        return right(old, ideal, copies, wanted, [n for n in leaders if n in wanted] or wanted, **more)
 
     during(machine, machine.node.exchange, "_try_propose", assignment, "_place", place)
     during(machine, machine.node.steps, "take", assignment, "_place", place)

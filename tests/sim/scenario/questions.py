@@ -286,7 +286,9 @@ def _primary(stage: Stage, partition: int) -> Machine | None:
     return machine if machine is not None and machine.up else None
 
 
-@expects("state", "NODE FRAGMENT|PARTITION = OWNING|MOVING|LOST|NONE", least=2, values="OWNING MOVING LOST NONE")
+@expects(
+    "state", "NODE FRAGMENT|PARTITION = OWNING|MOVING|ASYNC|LOST|NONE", least=2, values="OWNING MOVING ASYNC LOST NONE"
+)
 def state(stage: Stage, statement: Statement, words: list[str]) -> Answer:
     """What a node's copy is, by the newest map."""
     node = stage.machine(statement, words[0]).name

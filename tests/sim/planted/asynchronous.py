@@ -1,0 +1,77 @@
+"""Faults of what is asynchronous: a copy that nobody waits for, and that must not pass for one in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rebalance.messages import Stands
+from rebalance.partition import LocalPartition
+from rebalance.table import Placement
+from tests.sim.machine import Machine
+from tests.sim.planted.elections import _with_survivors
+from tests.sim.planted.fault import Faults, around, replace
+from wal.ids import NodeId
+
+ASYNCHRONOUS = Faults()
+
+
+@ASYNCHRONOUS.fault("1")
+def an_asynchronous_copy_is_promoted(machine: Machine) -> None:
+    """Where nobody else is left, the map takes an asynchronous copy for one that has everything."""
+
+    def survivors(right: Any, placement: Placement, trusted: Any, *args: Any, **more: Any) -> list[NodeId]:
+        found: list[NodeId] = right(placement, trusted, *args, **more)
+        return found or [node for node in placement.asynchronous if node in trusted]
+
+    _with_survivors(machine, survivors)
+
+
+@ASYNCHRONOUS.fault("10")
+def an_asynchronous_copy_is_waited_for(machine: Machine) -> None:
+    """A primary waits for asynchronous copies before a write counts."""
+    assert machine.node is not None
+    node = machine.node
+
+    def group(original: Callable[[LocalPartition], None], local: LocalPartition) -> None:
+        original(local)
+        if local.mine and (behind := local.placement.asynchronous):
+            local.needed += behind
+            local.moving = tuple(n for n in local.moving if n not in behind)
+            local.receivers = (tuple(sorted(local.needed)), tuple(sorted(local.moving)))
+
+    around(node, "_group", group)
+
+
+@ASYNCHRONOUS.fault("4")
+def an_asynchronous_copy_is_told_nothing(machine: Machine) -> None:
+    """A primary does not tell asynchronous copies where it stands, so that what they lost for good they lack for good."""
+    assert machine.node is not None
+    replace(machine.node.entropy.following, "tell", lambda numbers: None)
+
+
+@ASYNCHRONOUS.fault("4")
+def an_asynchronous_copy_believes_its_counters(machine: Machine) -> None:
+    """An asynchronous copy asks for nothing as long as nothing follows what it has."""
+    assert machine.node is not None
+    node = machine.node
+
+    def on_stands(original: Callable[..., None], sender: NodeId, message: Stands) -> None:
+        gaps = [told for told in message.fragments if node.core.replica.fragment((told[0], told[1])).counter.ranges]
+        original(sender, Stands(message.version, gaps))
+
+    around(node.entropy.following, "on_stands", on_stands)
+
+
+@ASYNCHRONOUS.fault("10")
+def what_a_lost_answer_holds_is_held_for_ever(machine: Machine) -> None:
+    """A supplier keeps what it sent last for who has it, and whose answer was lost."""
+    assert machine.node is not None
+    supply = machine.node.supply
+
+    def tick(original: Callable[[], None]) -> None:
+        for session in supply._sessions.values():
+            session.heard_at = supply.core.now
+        original()
+
+    around(supply, "tick", tick)

@@ -1,0 +1,95 @@
+"""Stories of asynchronous copies: who leads, who is waited for, and what was lost on the way."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.messages import Replicate
+from rebalance.supplier import OVER_AFTER_MS
+from tests.sim.network import Rule
+from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.world import Plant
+from wal.ids import NodeId
+
+ASYNCHRONOUS = Stories()
+story = ASYNCHRONOUS.story
+
+BEHIND = msgspec.structs.replace(SETTINGS, backups=0, async_backups=1, anti_entropy_ms=600, retransmit_ms=100)
+"""n1 leads partition 0, alone in its in-sync set, and n2 has an asynchronous copy."""
+
+
+@story
+def only_an_asynchronous_copy_is_left(plant: Plant | None) -> None:
+    """What n1 acknowledged has not reached n2 when n1 dies: partition 0 is LOST until n1 is back."""
+    with Stage(plant, settings=BEHIND) as stage:
+        stage.put(key(0), b"first")
+        silent = stage.lose("replicate", "n1", "n2")
+        stage.put(key(0), b"second")
+        stage.power_cut("n1")
+        stage.end(silent)
+        stage.wait(4_000)
+        reading = stage.begin_get(key(0), stage.another())
+        stage.wait(2_000)
+        if told(reading):
+            stage.must(reading.result == b"second", "an acknowledged write is read")
+        stage.start("n1")
+        stage.must(stage.get(key(0), stage.another()) == b"second", "and all the more when it is back")
+        stage.curtain()
+
+
+@story
+def an_asynchronous_copy_says_nothing(plant: Plant | None) -> None:
+    """What n2 has to say to n1 of its batches is lost: who writes is answered all the same, and at once."""
+    with Stage(plant, settings=BEHIND) as stage:
+        stage.put(key(0), b"first")
+        silent = stage.lose("replicated", "n2", "n1")
+        writing = stage.begin_put(key(0), b"second")
+        stage.wait(300)
+        stage.must(writing.done, "nobody waits for an asynchronous copy")
+        stage.end(silent)
+        stage.curtain()
+
+
+def _stands(stage: Stage, name: NodeId) -> tuple[int, int]:
+    node = stage[name].node
+    assert node is not None
+    fragment = node.core.replica.fragment((NAMESPACE, 0))
+    return fragment.counter.lwm, fragment.digest
+
+
+@story
+def what_an_asynchronous_copy_was_sent_last_is_lost(plant: Plant | None) -> None:
+    """More is lost than can be kept to be said again, and nothing comes after it by which n2 could see that."""
+    small = msgspec.structs.replace(BEHIND, backlog_bytes_max=1 << 10)
+    with Stage(plant, settings=small) as stage:
+        stage.put(key(0), b"first")
+        lost = Rule("batches", lambda _, to, said: to == "n2" and isinstance(said, Replicate), drop=True)
+        stage.world.network.rules.append(lost)
+        for number in range(10):
+            stage.put(key(0, number), b"x" * 500)
+        stage.end(lost)
+        stage.wait(3_000)
+        stage.must(_stands(stage, "n1") == _stands(stage, "n2"), "n2 has found that it lacks something, and got it")
+        stage.curtain()
+
+
+@story
+def the_last_answer_of_a_transfer_is_lost(plant: Plant | None) -> None:
+    """n2 has taken all that it lacked, and what it says to that is lost: n1 keeps nothing for it."""
+    small = msgspec.structs.replace(BEHIND, backlog_bytes_max=1 << 10)
+    with Stage(plant, settings=small) as stage:
+        stage.put(key(0), b"first")
+        lost = Rule("batches", lambda _, to, said: to == "n2" and isinstance(said, Replicate), drop=True)
+        stage.world.network.rules.append(lost)
+        for number in range(10):
+            stage.put(key(0, number), b"x" * 500)
+        stage.end(lost)
+        silent = stage.lose("more", "n2", "n1")
+        stage.until(lambda: _stands(stage, "n1") == _stands(stage, "n2"), "n2 got what it lacked")
+        stage.wait(1_000)
+        stage.end(silent)
+        stage.wait(OVER_AFTER_MS + 1_000)
+        node = stage["n1"].node
+        assert node is not None
+        stage.must(not node.supply._sessions, "n1 keeps nothing of the transfer")
+        stage.curtain()
