@@ -19,8 +19,8 @@ SAVED_NS = 100_000_000
 """What was not used in so much time may be used later: a node is not woken to the moment."""
 
 
-REST_A_WORK_NS = 50_000
-"""What is owed for a unit of work beside busy clients. It is 25 us on all processors together where rows are small."""
+REST_A_WORK_NS = 30_000
+"""What is owed for a unit of work beside busy clients; on all processors together it is some 25 us where rows are small."""
 REST_A_REQUEST_NS = 2_000_000
 """No more is owed than this for each request: who is asked for something now and then is not held up."""
 
