@@ -13,29 +13,30 @@ from engine.client.session import Session
 from wal.ids import Namespace, TxId
 
 _Key = tuple[Namespace, bytes]
+Over = Callable[[], Awaitable[None]]
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
 
 
 class Keeper:
-    """Renews the leases of one transaction's locks, once it has any. `keys`: where they are; `over`: its time is."""
+    """Renews the leases of one transaction's locks, once it has any. `keys`: where they are.
 
-    __slots__ = ("_ends_at", "_keeping", "_keys", "_over", "_owner", "_session")
+    It refers to its transaction only between `begin` and `stop`, so that no circle of the two is left behind.
+    """
 
-    def __init__(
-        self, session: Session, owner: TxId, keys: Mapping[_Key, None], ends_at: float, over: Callable[[], Awaitable[None]]
-    ) -> None:
+    __slots__ = ("_ends_at", "_keeping", "_keys", "_owner", "_session")
+
+    def __init__(self, session: Session, owner: TxId, keys: Mapping[_Key, None], ends_at: float) -> None:
         self._session = session
         self._owner = owner
         self._keys = keys
         self._ends_at = ends_at
-        self._over = over
         self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
-    def begin(self, left: float) -> None:
-        """It has locks from now on, and so many seconds left."""
+    def begin(self, left: float, over: Over) -> None:
+        """It has locks from now on, and so many seconds left; `over` gives them back when these are over."""
         if self._keeping is None:
-            self._keeping = asyncio.get_running_loop().call_later(min(KEEP_SECONDS, left), self._begin_to_keep)
+            self._keeping = asyncio.get_running_loop().call_later(min(KEEP_SECONDS, left), self._begin_to_keep, over)
 
     def stop(self) -> None:
         """It needs none any more."""
@@ -43,13 +44,13 @@ class Keeper:
             self._keeping.cancel()
         self._keeping = None
 
-    def _begin_to_keep(self) -> None:
-        self._keeping = asyncio.get_running_loop().create_task(self._keep())  # few last for so long
+    def _begin_to_keep(self, over: Over) -> None:
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(over))  # few last for so long
 
-    async def _keep(self) -> None:
+    async def _keep(self, over: Over) -> None:
         """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
         while (left := self._ends_at - time.monotonic()) > 0:
             with suppress(errors.Error):  # the commit will tell if a lock was lost
                 await self._session.call(KeepLocksCall(self._owner, list(self._keys)), timeout=KEEP_SECONDS)
             await asyncio.sleep(min(KEEP_SECONDS, left))
-        await self._over()
+        await over()

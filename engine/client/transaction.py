@@ -72,7 +72,7 @@ class Transaction:
         self._astray: dict[_Key, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
-        self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at, self._release)
+        self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at)
         self._late = False  # what it only writes is locked by the commit
         self._unlocked = False  # it has written such
 
@@ -273,7 +273,7 @@ class Transaction:
             self._asked_for |= dict.fromkeys((namespace, key) for key in new)
             if not (shared or skip):
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)
-            self._keeper.begin(left)
+            self._keeper.begin(left, self._release)
             try:
                 await self._ask(call)
             except errors.Error:
