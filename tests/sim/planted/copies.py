@@ -129,8 +129,8 @@ def undone_keys_not_fetched(machine: Machine) -> None:
     assert machine.node is not None
     supply = machine.node.supply
 
-    def plan(original: Callable[..., Transfer], session: Any, have: Any, choice: Any) -> Transfer:
-        transfer = original(session, have, choice)
+    def plan(original: Callable[..., Transfer], session: Any, have: Any, *chosen: Any) -> Transfer:
+        transfer = original(session, have, *chosen)
         session.fetch = [(fragment, []) for fragment, _ in session.fetch]
         return transfer
 
