@@ -203,12 +203,12 @@ def weight_of(key: bytes, entry: Entry | None) -> int:
 
 def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.Preload:
     """Rows as a batch has them; of a key under which nothing stands, that."""
-    keys, entries = zip(*rows, strict=True)
+    keys, entries = [key for key, _ in rows], [entry for _, entry in rows]
     return r.Preload(
         *name,
         epochs=[e.epoch if e else 0 for e in entries],
         counters=[e.counter if e else 0 for e in entries],
-        keys=list(keys),
+        keys=keys,
         values=[e.value if e else None for e in entries],
     )
 
