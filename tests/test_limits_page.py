@@ -69,7 +69,7 @@ REACHED: dict[str, Callable[[Database], object]] = {
     "waiting for a lock": _waits,
     "a transaction": _lasts,
     "partitions": lambda db: engine.open("never-made", partitions=32_768),
-    "backups of a namespace": lambda db: db.create_namespace("b", backups=BACKUPS_MAX + 1),
+    "backups of a namespace": lambda db: db.create_namespace("b", backups=BACKUPS_MAX, async_backups=1),
 }
 TOLD_ELSEWHERE = {
     "numbers of backups in one cluster": (TABLE_MAX, GROUPS_MAX),

@@ -195,10 +195,9 @@ def _too_few(asked: dict[str, Any]) -> Iterator[str]:
     hold = f"only {', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
     if asked["copies"] < asked["backups"] + 1:
         yield f"{asked['copies']} of {asked['backups'] + 1} copies of each partition at most: {hold}"
-    for group in asked.get("groups", [])[1:]:
-        wanted = group["backups"] + 1
-        if group["copies"] < wanted:
-            yield f"{group['copies']} of {wanted} copies at most in namespaces with {group['backups']} backups: {hold}"
+    for backups, copies in {group["backups"]: group["copies"] for group in asked.get("groups", [])[1:]}.items():
+        if copies < backups + 1:  # said once of groups that differ in asynchronous ones only
+            yield f"{copies} of {backups + 1} copies at most in namespaces with {backups} backups: {hold}"
 
 
 @app.command()

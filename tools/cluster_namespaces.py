@@ -25,6 +25,9 @@ def namespaces(
     backups: Annotated[
         int | None, typer.Option(min=0, max=BACKUPS_MAX, help="With --set: copies beside the first; else as it is.")
     ] = None,
+    async_backups: Annotated[
+        int | None, typer.Option(min=0, max=BACKUPS_MAX, help="With --set: copies that nobody waits for.")
+    ] = None,
     loss_policy: Annotated[LossPolicy | None, typer.Option(help="With --set: what a LOST partition stops.")] = None,
     doomed: Annotated[str | None, typer.Option("--drop", help="Delete this one, with all that is in it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Drop it although it has rows.")] = False,
@@ -33,24 +36,26 @@ def namespaces(
 ) -> None:
     """All namespaces, with how many keys each has and its settings; or, with --set or --drop, one changed first.
 
-    The ttl of a namespace is for what is written there from then on without one of its own. What has rows is dropped with
-    --yes only. Exit code 1: there is no such namespace, or somebody else changed it just then.
+    The ttl of a namespace is for what is written there from then on without one of its own. Where only one of --backups and
+    --async-backups is said, the other one is the cluster's; both are for what is not written yet. What has rows is dropped
+    with --yes only. Exit code 1: there is no such namespace, or somebody else changed it just then.
     """
     check_address(address)
     if name is not None and doomed is not None:
         raise UsageError("--set and --drop were both given: expected one of them")
     if ttl is not None and name is None:
         raise UsageError("--ttl is for --set NAME, or for each value that is put")
-    if name is None and not (backups is None and loss_policy is None):
-        raise UsageError("--backups and --loss-policy are for --set NAME")
-    settings = _Settings(ttl, backups, loss_policy)
+    settings = _Settings(ttl, backups, async_backups, loss_policy)
+    if name is None and settings != _Settings():
+        raise UsageError("--backups, --async-backups and --loss-policy are for --set NAME")
     run(_namespaces(address, name, settings, doomed, timeout, yes=yes, as_json=as_json))
 
 
 class _Settings(NamedTuple):
-    ttl: float | None
-    backups: int | None
-    loss_policy: LossPolicy | None
+    ttl: float | None = None
+    backups: int | None = None
+    async_backups: int | None = None
+    loss_policy: LossPolicy | None = None
 
 
 async def _namespaces(
@@ -65,7 +70,7 @@ async def _namespaces(
                 )
         try:
             if name is not None:
-                await db.create_namespace(name, ttl=given.ttl, backups=given.backups, loss_policy=given.loss_policy)
+                await db.create_namespace(name, **given._asdict())
             elif doomed is not None:
                 await db.drop_namespace(doomed)
         except UsageError as error:

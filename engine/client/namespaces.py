@@ -19,7 +19,7 @@ from engine.client.session import Session
 from engine.client.timing import check_seconds, time_left, time_to_live
 from engine.protocol.requests import Admin, Reply, Report, Request
 from rebalance.namespaces import LossPolicy
-from rebalance.table import BACKUPS_MAX, Topology
+from rebalance.table import BACKUPS_MAX, Group, Topology
 from wal.ids import Version, check_name
 
 LOOK_SECONDS = 0.05
@@ -90,16 +90,16 @@ class _Stands(NamedTuple):
     written: bool
 
     @property
-    def copies(self) -> tuple[int, int]:
-        """How many backups it has, and how many asynchronous ones."""
-        return self.backups, self.async_backups
+    def copies(self) -> Group:
+        """How many backups it has, of either kind."""
+        return Group(self.backups, self.async_backups)
 
 
 class _Wanted(NamedTuple):
     """What a namespace is to be like. `copies`, `loss`: None if that may be as it is."""
 
     ttl_ms: int = 0
-    copies: tuple[int, int] | None = None
+    copies: Group | None = None
     loss: str | None = None
 
     def is_so(self, said: _Stands | None) -> bool:
@@ -112,7 +112,7 @@ class _Wanted(NamedTuple):
         """It as a node takes it."""
         asked = {"ttl_ms": [str(self.ttl_ms)]}
         if self.copies is not None:
-            asked |= {"backups": [str(self.copies[0])], "async_backups": [str(self.copies[1])]}
+            asked |= {"backups": [str(self.copies.backups)], "async_backups": [str(self.copies.async_backups)]}
         return asked | ({"loss": [self.loss]} if self.loss is not None else {})
 
 
@@ -149,7 +149,11 @@ async def listed(session: Session, timeout: float | None) -> list[NamespaceInfo]
                 said = said._replace(stands=DROPPING)  # since just now
         if said.stands != DROPPED or rows:
             ttl, dropping = said.ttl_ms / 1000 or None, said.stands == DROPPING
-            found.append(NamespaceInfo(name, rows, ttl, dropping, *said.copies, said.loss))
+            found.append(
+                NamespaceInfo(
+                    name, rows, ttl, dropping, backups=said.backups, async_backups=said.async_backups, loss_policy=said.loss
+                )
+            )
     return found
 
 
@@ -246,20 +250,44 @@ async def _known(session: Session, since: str, seconds: float | None) -> None:
 def _told(said: _Stands) -> str:
     if said.stands == "there":
         lasts = f"has a ttl of {said.ttl_ms / 1000:g} s" if said.ttl_ms else "keeps what is written for good"
-        beside = f" and {said.async_backups} asynchronous ones" if said.async_backups else ""
-        return f"{lasts}, with {said.backups} backups{beside} and {said.loss}"
+        return f"{lasts}, with {said.copies.told} and {said.loss}"
     return f"is {'being dropped' if said.stands == DROPPING else said.stands}"
 
 
-def wanted(ttl: float | None, backups: int | None, loss_policy: str | None) -> _Wanted:
+def wanted(
+    session: Session, ttl: float | None, backups: int | None, async_backups: int | None, loss_policy: str | None
+) -> _Wanted:
     """The settings of a namespace; raises UsageError for what can be none."""
-    if backups is not None and (
-        isinstance(backups, bool) or not isinstance(backups, int) or not 0 <= backups <= BACKUPS_MAX
-    ):
-        raise errors.UsageError(f"backups is {backups!r}: expected 0 to {BACKUPS_MAX}")
+    for name, number in (("backups", backups), ("async_backups", async_backups)):
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= BACKUPS_MAX
+        ):
+            raise errors.UsageError(f"{name} is {number!r}: expected 0 to {BACKUPS_MAX}")
     if loss_policy is not None and loss_policy not in list(LossPolicy):
         raise errors.UsageError(f"loss_policy is {loss_policy!r}: expected {' or '.join(LossPolicy)}")
-    return _Wanted(max(0, time_to_live(ttl)), None if backups is None else (backups, 0), loss_policy)
+    topology = session.router.topology
+    assert topology is not None, "a database is open when its client has a table"
+    copies = _copies_of(backups, async_backups, topology.all_groups[0])
+    return _Wanted(max(0, time_to_live(ttl)), copies, loss_policy)
+
+
+def _copies_of(backups: int | None, async_backups: int | None, cluster: Group) -> Group | None:
+    """How many copies are meant: of what is not said as many as the cluster has; None if nothing is."""
+    if backups is None and async_backups is None:
+        return None
+    copies = Group(
+        cluster.backups if backups is None else backups, cluster.async_backups if async_backups is None else async_backups
+    )
+    if copies.backups + copies.async_backups > BACKUPS_MAX:
+        raise errors.UsageError(
+            f"backups is {copies.backups}{_whose(backups)} and async_backups is {copies.async_backups}"
+            f"{_whose(async_backups)}: expected {BACKUPS_MAX} at most in all"
+        )
+    return copies
+
+
+def _whose(said: int | None) -> str:
+    return " (the cluster's)" if said is None else ""
 
 
 def check_name_of(name: str) -> None:
@@ -287,20 +315,23 @@ class WithNamespaces:
         *,
         ttl: float | None = None,
         backups: int | None = None,
+        async_backups: int | None = None,
         loss_policy: Policy | None = None,
         timeout: float | None = None,
     ) -> None:
         """Give a namespace settings of its own.
 
         `ttl`, seconds for which a value lasts that is written without one of its own (None: for good), holds for what is
-        written from then on. `backups`, 0 to 6, is how many copies there are to be of what is in it, beside the first one
-        (None: as it is, which is the cluster's number at first); of what was written it cannot be changed. `loss_policy`:
-        READ_WRITE_SAFE, which is so at first, refuses what is in a LOST partition; READ_ONLY_SAFE every write of the
-        namespace while there is one.
+        written from then on. `backups` is how many copies there are to be of what is in it, beside the first one, and
+        `async_backups` how many beside these that nobody waits for; 6 of both together at most. Where only one of the two
+        is given, the other one is the cluster's; where neither is, both are as they are, which is the cluster's numbers at
+        first. Of what was written they cannot be changed. `loss_policy`: READ_WRITE_SAFE, which is so at first, refuses
+        what is in a LOST partition; READ_ONLY_SAFE every write of the namespace while there is one.
 
         Raises UsageError where somebody else changes it at the same time.
         """
-        await create(self.session, name, wanted(ttl, backups, loss_policy), timeout)
+        settings = wanted(self.session, ttl, backups, async_backups, loss_policy)
+        await create(self.session, name, settings, timeout)
 
     async def drop_namespace(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a namespace with all that is in it; it is gone on every copy when this returns, and may be begun anew.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -127,3 +128,69 @@ def test_the_copies_of_what_was_written_cannot_be_changed(db: engine.Database, f
             db.create_namespace(fresh(), backups=backups)  # type: ignore[arg-type]
     with pytest.raises(engine.UsageError, match="loss_policy is 'IGNORE': expected READ_WRITE_SAFE or READ_ONLY_SAFE"):
         db.create_namespace(fresh(), loss_policy="IGNORE")  # type: ignore[arg-type]
+
+
+def copies(db: engine.Database, name: str) -> tuple[int, int]:
+    """How many backups a namespace has, and how many asynchronous ones."""
+    (found,) = [info for info in db.namespaces() if info.name == name]
+    return found.backups, found.async_backups
+
+
+def test_a_namespace_may_have_asynchronous_copies(db: engine.Database, fresh: Callable[[], str]) -> None:
+    far, usual, both = fresh(), fresh(), fresh()
+    db.create_namespace(far, backups=1, async_backups=1)
+    db.create_namespace(far, backups=1, async_backups=1)  # it is so already
+    one, other = db.namespace(far, codec="str", backups=1), db.namespace(usual, codec="str")
+    one.put_many({f"k{n}": "v" for n in range(20)})
+    other.put("k1", "w")
+    with db.transaction() as tx:
+        tx.namespace(one).put("k1", tx.namespace(other).get("k1") or "")
+    assert (one.get("k1"), one.count(), one.get("k2")) == ("w", 20, "v")
+    db.create_namespace(far, ttl=60)
+    db.create_namespace(both, async_backups=2)
+    assert (copies(db, far), copies(db, both)) == ((1, 1), (copies(db, usual)[0], 2))
+
+
+def test_asynchronous_copies_of_what_was_written_cannot_be_changed(db: engine.Database, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    ns = db.namespace(name, codec="str")
+    ns.put("k", "v")
+    with pytest.raises(engine.UsageError, match=rf"'{name}' was written, .*expected the backups that it has"):
+        db.create_namespace(name, async_backups=1)
+    assert ns.get("k") == "v", "it goes on as it was"
+    db.drop_namespace(name)
+    db.create_namespace(name, backups=2, async_backups=1)
+    ns.put("l", "w")
+    with pytest.raises(
+        engine.UsageError, match=r"with 2 backups and 1 asynchronous ones .*expected the backups that it has"
+    ):
+        db.create_namespace(name, backups=2)
+    db.create_namespace(name, backups=2, async_backups=1, ttl=60)
+    assert (copies(db, name), list(ns.scan())) == ((2, 1), [("l", "w")])
+
+
+def test_six_backups_of_both_kinds_are_the_most(db: engine.Database, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    for bad in (-1, 7, True, "1", 1.0):
+        with pytest.raises(engine.UsageError, match=r"^async_backups is .*: expected 0 to 6"):
+            db.create_namespace(name, async_backups=bad)  # type: ignore[arg-type]
+    with pytest.raises(engine.UsageError, match="backups is 4 and async_backups is 3: expected 6 at most in all"):
+        db.create_namespace(name, backups=4, async_backups=3)
+    assert name not in named(db)
+    db.create_namespace(name, backups=3, async_backups=3)
+    assert copies(db, name) == (3, 3)
+
+
+def test_of_what_is_not_said_a_namespace_has_as_many_as_the_cluster(tmp_path: Path) -> None:
+    with engine.open(tmp_path, partitions=2, backups=1, async_backups=2) as db:
+        for given in ({"backups": 3}, {"async_backups": 0}, {"backups": 0}, {"ttl": 60}):
+            db.create_namespace("-".join(f"{what}{number}" for what, number in given.items()), **given)  # type: ignore[arg-type]
+        db.create_namespace("backups3", backups=3)  # it is so already
+        found = {info.name: (info.backups, info.async_backups) for info in db.namespaces()}
+        assert found == {"backups3": (3, 2), "async_backups0": (1, 0), "backups0": (0, 2), "ttl60": (1, 2)}
+        with pytest.raises(
+            engine.UsageError, match=r"backups is 5 and async_backups is 2 \(the cluster's\): expected 6 at most in all"
+        ):
+            db.create_namespace("a", backups=5)
+        with pytest.raises(engine.UsageError, match=r"backups is 1 \(the cluster's\) and async_backups is 6: expected 6"):
+            db.create_namespace("a", async_backups=6)

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from engine.client.calls import GetCall, PutCall
+from engine.client.namespaces import AskNodes
 from engine.messages import Replicate
+from engine.protocol.requests import Get
 from rebalance.partition import Role
 from rebalance.supplier import OVER_AFTER_MS
 from rebalance.table import Standing
@@ -177,12 +179,7 @@ def test_it_is_read_by_who_does_not_mind_its_age() -> None:
         world.run_for(SECOND)
         asked: list[NodeId] = []
 
-        def look(_src: str, dst: str, said: object) -> bool:
-            if type(said).__name__ == "Get":
-                asked.append(dst)
-            return False
-
-        world.network.rules.append(Rule("look", look, drop=True))
+        world.network.rules.append(Rule("look", lambda _, to, said: _note(asked, to, said), drop=True))
         client = world.clients["c1"]
         for number in range(4):
             for age_ms in (-1, 1_000):
@@ -195,3 +192,55 @@ def test_it_is_read_by_who_does_not_mind_its_age() -> None:
         leaders = [newest.placements[number].primary for number in range(4)]
         assert asked[1::2] == leaders, "how old it is only copies in sync can tell"
         assert asked[::2] != leaders, "and who does not ask is answered by any copy"
+
+
+def test_one_namespace_may_have_them_where_no_other_has() -> None:
+    """n2 leads the second partition of its group, n3 is in sync, n4 asynchronous, and paused while it is written."""
+    settings = msgspec.structs.replace(QUICK, backups=2)
+    with World(Draws("one namespace"), settings, affinity=in_turn) as world:
+        watch(world)
+        formed(world, 4)
+        client = world.clients["c1"]
+        order = {"name": [NAMESPACE], "seen": ["0.0"], "ttl_ms": ["0"], "backups": ["1"], "async_backups": ["1"]}
+        client.spawn(client.call(AskNodes(order), timeout_ns=ANSWER_NS))
+        assert world.run_while(lambda: not all(_usable(world, f"n{at}") for at in range(1, 5)), at_most=20 * SECOND)
+        newest = world.newest()
+        assert newest is not None
+        number = newest.place(NAMESPACE, key(1))
+        here = newest.placements[number]
+        assert (here.owners, here.in_sync, here.asynchronous) == (("n2", "n3"), ("n2", "n3"), ("n4",))
+        assert all(len(newest.placements[at].asynchronous) == 1 for at in newest.partitions_of(NAMESPACE))
+        assert not any(newest.placements[at].asynchronous for at in range(newest.partitions)), "the cluster's have none"
+        put(world, 1, b"first")
+        world.machines["n4"].pause()
+        put(world, 1, b"second")
+        assert world.newest() is newest, "nobody waited for n4, nor for a map without it"
+        world.machines["n4"].resume()
+        assert world.run_while(lambda: bool(unsettled(world)) or _row(world, "n4", number) != b"second", at_most=REST_NS)
+        asked: list[NodeId] = []
+        world.network.rules.append(Rule("look", lambda _, to, said: _note(asked, to, said), drop=True))
+        call = GetCall(NAMESPACE, [key(1)], stale=True)
+        task = client.spawn(client.call(call, timeout_ns=ANSWER_NS))
+        assert world.run_while(lambda: not task.done, at_most=ANSWER_NS)
+        assert (asked, call.values[0][2]) == (["n4"], b"second")
+        compare_copies(world)
+
+
+def _usable(world: World, name: NodeId) -> bool:
+    """Whether a node has the map by which the namespace has its copies."""
+    node = world.machines[name].node
+    said = node.core.namespaces.get(NAMESPACE) if node is not None else None
+    return said is not None and said.usable
+
+
+def _row(world: World, name: NodeId, number: int) -> bytes | None:
+    node = world.machines[name].node
+    held = node.core.replica.store.get((NAMESPACE, number), key(number % 4)) if node is not None else None
+    return held.value if held is not None else None
+
+
+def _note(asked: list[NodeId], to: str, said: object) -> bool:
+    """Note who is asked for a key; nothing is lost."""
+    if isinstance(said, Get):
+        asked.append(to)
+    return False
