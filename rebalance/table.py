@@ -218,11 +218,11 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     def places(self, namespace: Namespace, keys: Sequence[bytes]) -> list[int]:
         """The partition of each of many keys."""
-        if len(keys) == 1:
-            return [self.place(namespace, keys[0])]
-        numbers = partitions_of(keys, self.partitions)
+        numbers = partitions_of(keys, self.partitions) if len(keys) != 1 else [partition_of(keys[0], self.partitions)]
+        if not self.groups:
+            return numbers
         first = self.first_of(namespace)
-        return [number + first for number in numbers] if first else numbers
+        return [number + first for number in numbers]
 
     def read_only(self) -> dict[Namespace, int]:
         """The namespaces in which nothing is written for now, and which LOST partition is the reason."""

@@ -22,6 +22,7 @@ OF_MODELS = (
     "tests/rebalance/copies.py",
     "tests/rebalance/test_differential.py",
     "tests/rebalance/test_histories.py",
+    "tests/rebalance/test_mutations.py",
     "tests/sim/background.py",
     "tests/sim/machine.py",
 )

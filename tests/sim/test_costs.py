@@ -151,7 +151,7 @@ def test_a_walk_that_nothing_asks_for_is_named() -> None:
 
 BYTECODES_MAX = {
     "put": 5_300,
-    "get": 3_100,
+    "get": 3_150,  # it finds the group of its namespace, and is counted, so that a supplier rests for it
     "transaction of two keys": 26_000,
     "transaction in one partition": 9_500,
 }
