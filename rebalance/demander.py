@@ -164,7 +164,7 @@ class Demander(Rule):
             for number in numbers
             for fragment in core.replica.partition(number).fragments.values()
         ]
-        core.work += len(haves)
+        core.work += len(numbers) + len(haves)
         credit = core.settings.supply_credit
         core.send(
             session.supplier,

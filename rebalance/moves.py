@@ -88,11 +88,11 @@ def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
     Repairs before what is only better elsewhere; of them the partition with the fewest whole copies; and of what is better
     elsewhere first what relieves the node that holds the most, for with a copy that comes the last of the others goes.
     """
-    placements = topology.placements
+    placements, wanted = topology.placements, topology.wanted
     repairs, others = list[tuple[int, int]](), list[int]()
     for number in numbers:
-        if is_short(topology, number):
-            repairs.append((len(placements[number].in_sync), number))
+        if (whole := len(placements[number].in_sync)) < wanted[number]:
+            repairs.append((whole, number))
         else:
             others.append(number)
     done = [number for _, number in sorted(repairs)]

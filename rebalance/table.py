@@ -239,6 +239,11 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
         return min(self.group_of(partition).copies, len(self.baseline))
 
     @property
+    def wanted(self) -> list[int]:
+        """The same of every partition, for who looks at many of them."""
+        return [n for g in self.all_groups for n in [min(g.copies, len(self.baseline))] * self.partitions]
+
+    @property
     def fenced(self) -> Version:
         """The version by which what nodes say of their copies is fenced: of the last map that was no light step."""
         return self.fence if self.fence != NO_VERSION else self.version
@@ -381,7 +386,7 @@ def what_changed(before: Topology | None, after: Topology) -> str:
         if q.lost:
             lost += 1
         if p.version != q.version:
-            primaries += p.primary != q.primary
+            primaries += p.lost is not q.lost or (not q.lost and p.owners[0] != q.owners[0])
             in_sync += p.in_sync != q.in_sync
     if primaries:
         said.append(f"primaries moved: {primaries}")

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from engine.cluster.detector import Detector
 from engine.messages import Halt, Leave
 from engine.turn.core import Core
-from rebalance.moves import is_short
 from rebalance.ports import MS
 from rebalance.table import Topology
 from wal.ids import NodeId
@@ -45,7 +44,7 @@ class Leaving:
         core, topology = self.core, self.core.topology
         if topology is None or not core.serving or not core.quorum or core.frozen:
             return "the cluster does not serve: stop its nodes one by one"
-        short = sum(p.lost or is_short(topology, number) for number, p in enumerate(topology.placements))
+        short = sum(p.lost or len(p.in_sync) < n for p, n in zip(topology.placements, topology.wanted, strict=True))
         if short and not sure:
             return f"{short} partitions have fewer in-sync copies than they should: wait until they have, or say --now"
         self.halting = True

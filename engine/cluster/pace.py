@@ -109,8 +109,8 @@ class Pace:
         """Whether somebody waits for a member who would not if it were set aside."""
         aside, mute = topology.aside | {node: 1}, [node] if self.is_mute(node, here) else []
         alike = dict.fromkeys(
-            (p.in_sync, topology.copies_of(number))
-            for number, p in enumerate(topology.placements)
+            (p.in_sync, wanted)
+            for p, wanted in zip(topology.placements, topology.wanted, strict=True)
             if node in p.in_sync and not p.lost
         )
         return any(node not in waited_for([n for n in some if n in here], aside, mute, wanted) for some, wanted in alike)

@@ -19,13 +19,12 @@ class MapCounts:
         self._owning: dict[NodeId, int] = {}
         self._moving: dict[NodeId, int] = {}
         self._asynchronous: dict[NodeId, int] = {}
-        wanted = [min(group.copies, len(topology.baseline)) for group in topology.all_groups]
-        for number, placement in enumerate(topology.placements):
+        for number, (placement, wanted) in enumerate(zip(topology.placements, topology.wanted, strict=True)):
             if placement.lost:
                 self.lost.append(number)
                 self.under_replicated += 1
                 continue
-            self.under_replicated += len(placement.in_sync) < wanted[number // topology.partitions]
+            self.under_replicated += len(placement.in_sync) < wanted
             _count(self._primary, placement.owners[0])
             for node in placement.in_sync:
                 _count(self._owning, node)

@@ -213,9 +213,23 @@ def test_no_turn_walks_over_all_fragments() -> None:
     assert calls.most <= FRAGMENT_CALLS_MAX, calls.over
 
 
+class Demands(Observer):
+    """How many parts of demands a turn said that said the most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Count them."""
+        self.most = max(self.most, sum(type(message) is Demand for _, message in effects.send))
+
+
 def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
-    """A cluster is formed, and another node is to hold the data of one: both place all partitions."""
-    calls = Calls()
+    """A cluster is formed, and another node is to hold the data of one: both place all partitions.
+
+    And the partitions that it asks for are no less to say because there is nothing in them.
+    """
+    calls, demands = Calls(), Demands()
     with World(Draws(1), Settings(cluster="sim", partitions=PARTITIONS_MOST, backups=2), costs=calls) as world:
         for name in NODES:
             world.add_machine(name)
@@ -223,10 +237,12 @@ def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
         assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
         world.add_machine("n4").start()
         assert world.run_while(lambda: len(_members(world)) < 4, at_most=60 * SECOND)
+        world.watch([demands])
         world.command(world.machines["n1"], "baseline", {"nodes": ["n1", "n2", "n4"], "yes": []})
         baseline = ("n1", "n2", "n4")
         assert world.run_while(lambda: any(_baseline(m) != baseline for m in world.running), at_most=60 * SECOND)
     assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
+    assert 0 < demands.most <= (WORK_MAX + PIECE_MAX) // PART_HAVES
 
 
 def _baseline(machine: Machine) -> tuple[NodeId, ...]:
