@@ -13,6 +13,7 @@ It is believed as far as checksums go: `foreshore wal verify --logic` holds it a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -64,7 +65,7 @@ def encode_summary(summary: Summary) -> list[object]:
     return [summary.tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]
 
 
-class Told:
+class Told(ABC):
     """What is known of the blocks of one segment, or of its first ones, up to the end that `trailer` says.
 
     What is asked for is None where nothing tells. Raises FormatError where it cannot be read.
@@ -74,21 +75,21 @@ class Told:
         self.header = header
         self.trailer = trailer
 
+    @abstractmethod
     def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
         """The index, or the part of it that is about `only` these."""
-        raise NotImplementedError
 
     def tally(self) -> Tally | None:
         """What there is in all of it."""
         return None
 
+    @abstractmethod
     def _filters(self) -> tuple[bytes, bytes] | None:
         """The first block of each group, and the filters of all of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _concerning(self, partitions: Iterable[int]) -> list[int] | None:
         """The ordinals of the blocks with what concerns all of these partitions."""
-        raise NotImplementedError
 
     def speaking_of(self, fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> list[Span] | None:
         """The blocks that speak of these fragments in any way, or came to counters of theirs first."""
