@@ -199,13 +199,21 @@ EMPTY_BODY = encode_body([])
 """The body of a marker."""
 
 
-def encode_block(segment: int, header: BlockHeader, body: bytes) -> tuple[bytes, int]:
-    """A block of the segment that begins at LSN `segment`, and its crc; `header.crc` is not looked at."""
+LARGE_BODY_BYTES = 64 << 10
+"""A body of so much is written as it is: to join it with its header is to copy it."""
+
+
+def encode_block(segment: int, header: BlockHeader, body: bytes) -> tuple[tuple[bytes, ...], int]:
+    """A block of the segment that begins at LSN `segment`, in pieces that follow each other, and its crc.
+
+    `header.crc` is not looked at.
+    """
     assert 0 < header.length == len(body)
     packed = _BLOCK.pack(*header)
     padding = bytes(-len(body) & 7)
     crc = crc32c(padding, crc32c(body, crc32c(_SEED.pack(segment, header.length) + packed[8:], 0)))
-    return b"".join((packed[:4], crc.to_bytes(4, "big"), packed[8:], body, padding)), crc
+    head = b"".join((packed[:4], crc.to_bytes(4, "big"), packed[8:]))
+    return (head + body + padding,) if len(body) < LARGE_BODY_BYTES else (head, body, padding), crc
 
 
 def decode_block_header(data: bytes, at: int, room: int) -> BlockHeader:

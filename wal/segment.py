@@ -156,13 +156,13 @@ class SegmentBuilder:
         room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length)
         return self.notes.leave(room, noted) or (self.notes.go_through() and self.notes.leave(room, noted))
 
-    def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, bytes]:
-        """The next block, to be written at `end`; `add` it when it was."""
+    def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, tuple[bytes, ...]]:
+        """The next block, in pieces to be written from `end` on; `add` it when it was."""
         header = BlockHeader(
             len(body), 0, self.next_lsn, records, flags=0, time_ms=time_ms, synced_to=self.synced_to, previous_crc=self.crc
         )
-        data, crc = encode_block(self.header.first_lsn, header, body)
-        return header._replace(crc=crc), data
+        pieces, crc = encode_block(self.header.first_lsn, header, body)
+        return header._replace(crc=crc), pieces
 
     def add(self, block: BlockHeader, noted: Noted | None) -> None:
         """The block is written, or was read: what comes next chains to it. None: nobody will ask for index or summary."""

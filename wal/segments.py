@@ -78,9 +78,13 @@ class Segments:
             return self._live.fits(length, noted)
 
     def write(self, body: bytes, records: int, time_ms: int, noted: Noted) -> None:
-        """Write the next block, and only then let anybody see it."""
-        header, data = self._live.encode(body, records, time_ms=time_ms)
-        self._file.write(self._live.end, data)
+        """Write the next block, its head last if it is in pieces, and only then let anybody see it."""
+        header, pieces = self._live.encode(body, records, time_ms=time_ms)
+        end = self._live.end + header.size
+        for piece in reversed(pieces):
+            end -= len(piece)
+            if piece:
+                self._file.write(end, piece)
         with self._lock:
             self._live.add(header, noted)
 

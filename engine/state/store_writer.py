@@ -29,8 +29,11 @@ from engine.state.store_parts import Answer, End, Part, frame, next_answer, next
 from wal.probe import probe
 
 SMALL_WORK = 16_000
-"""What is fewer rows and KiB of them is written before such a process has started: it would cost the node more to hand it
-over, and large rows cost it little, because LMDB copies and writes them while the interpreter goes on."""
+"""What is less work is written before such a process has started: it would cost the node more to hand it over. A row
+is one, and so is so much of what rows weigh:"""
+WEIGHED_OF_WORK = 4 << 10
+"""Large rows cost the node little, because LMDB copies and writes them while the interpreter goes on. So what a transfer
+of them leaves in memory is written in place: else it would wait for a process more often than for the disk (a test)."""
 NICENESS = 10
 """Clients wait for the node, and nobody for a checkpoint."""
 ENDS_SECONDS = 60.0
@@ -57,7 +60,7 @@ def write(
     store: LmdbStore, image: CheckpointImage, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None
 ) -> None:
     """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
-    if sum(map(len, image.rows.values())) + (image.weight >> 10) >= small_work:
+    if sum(map(len, image.rows.values())) + image.weight // WEIGHED_OF_WORK >= small_work:
         command = program if program is not None else _program()
         try:
             store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))

@@ -244,7 +244,7 @@ def _refused(decode: Callable[..., object], *arguments: object) -> None:
 
 def _block(body: bytes, *, lsn: int = 1, records: int = 1, previous_crc: int = 0) -> bytes:
     header = BlockHeader(len(body), 0, lsn, records, 0, 1_000, HEADER_BYTES, previous_crc)
-    return codec.encode_block(1, header, body)[0]
+    return b"".join(codec.encode_block(1, header, body)[0])
 
 
 def _append_raw(disk: MemoryDisk, body: bytes, *, records: int, lsn: int) -> None:

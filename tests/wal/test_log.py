@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.memory_disk import MemoryDisk
+from tests.support.memory_disk import MemoryDisk, PowerCut
 from tests.support.patience import joined
 from tests.wal.logs import SMALL, append, filled, open_log, records_of, reopened, update
 from wal import (
@@ -26,7 +26,7 @@ from wal import (
     Want,
     verify,
 )
-from wal.codec import HEADER_BYTES
+from wal.codec import HEADER_BYTES, LARGE_BODY_BYTES
 from wal.records import Checkpoint, Record, Trimmed
 from wal.segment import PREPARED, segment_name
 
@@ -162,6 +162,24 @@ def test_a_torn_tail_is_set_aside_reported_and_never_overwritten() -> None:
         assert open_log(disk).torn is None
         file.write(log.torn.offset, image[log.torn.offset :])
         assert attempt < 2
+
+
+def test_a_large_block_is_written_without_being_copied_and_is_there_when_its_head_is() -> None:
+    large, settings = update(2, LARGE_BODY_BYTES), LogSettings(segment_bytes=256 << 10, total_bytes=1 << 20)
+    seen: list[bool] = []
+    for cut in range(20):
+        disk = filled([[update(1)]], settings)
+        log = open_log(disk, settings)
+        disk.cut_power_after(cut)
+        try:
+            append(log, large)
+        except PowerCut:
+            found = reopened(disk.crash(lambda _: True), settings)
+            assert found in ([update(1)], [update(1), large])
+            seen.append(found != [update(1)])
+        else:
+            break
+    assert seen == [False, False, False, True], "three pieces, and a sync"
 
 
 def test_what_open_calls_durable_and_what_it_set_aside_survive_a_power_cut() -> None:

@@ -17,6 +17,8 @@ from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
 from engine.state.store_file import sole_writer
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_parts import Answer, frame, parts_of
+from engine.turn.core import CROWDED_AT
+from engine.turn.settings import Settings
 from rebalance.contents import MASK, row_digest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import heard
@@ -82,6 +84,20 @@ def test_whoever_writes_gives_way_to_other_sessions_as_well() -> None:
         assert not group.exists() or group.read_text(encoding="ascii").split()[-1] == str(store_writer.NICENESS)
     finally:
         process.communicate(b"\n", timeout=PATIENCE_SECONDS)
+
+
+def test_what_a_transfer_of_large_values_leaves_in_memory_is_written_without_a_process(store: LmdbStore) -> None:
+    """It waits for that whenever so much came: a process begins anew each time, and gives way to everybody."""
+    settings = Settings()
+    size = settings.checkpoint_bytes // CROWDED_AT + 8 * settings.supply_batch_bytes  # what a turn takes beyond that
+    rows = size // 10_000
+    came = image(1, rows, b"v" * 10_000)
+    came = CheckpointImage(1, came.node, came.fragments, came.partitions, came.cleared, came.rows, size)
+    with heard() as probes:
+        store_writer.write(store, came, program=said(Answer("StoreFailed", "it was asked")))
+    assert "store.map_grown" in probes
+    store.renew()
+    assert len(list(store.rows())) >= rows
 
 
 def said(*answers: Answer) -> list[str]:
