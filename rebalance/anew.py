@@ -11,8 +11,10 @@ knows it by its log.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from rebalance.partition import Role
-from rebalance.ports import Node
+from rebalance.ports import MS, Node
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import Fragment, fragment_name
@@ -24,11 +26,14 @@ REASON = "an operator ordered it anew"
 class Anew(Rule):
     """The fragments of one node that are to be taken anew."""
 
-    def __init__(self, core: Node) -> None:
+    def __init__(self, core: Node, asks: Callable[[int], bool], lack: Callable[[Iterable[int]], None]) -> None:
         super().__init__()
         self.core = core
+        self._asks = asks  # a transfer of this partition to this node is under way
+        self._lack = lack  # asynchronous copies of these are to ask for what is not here
         self.wanted: dict[Fragment, bool] = {}  # in sync by the map; True: a single map has told of it
         self._how: dict[Fragment, tuple[str, bool]] = {}  # of these, why, and whether the rows are kept to be compared
+        self._followers: dict[Fragment, tuple[str, bool]] = {}  # asynchronous, and not cleared yet
         self.loading: dict[Fragment, None] = {}  # cleared, and not in sync again
         self.kept: dict[Fragment, None] = {}  # nobody else had an in-sync copy when the map was made
 
@@ -40,16 +45,36 @@ class Anew(Rule):
         for name in names:
             if name not in core.replica.fragments:
                 return f"{core.node} has no copy of {fragment_name(name)}"
-            placement = core.local[name[1]].placement
-            if not core.local[name[1]].in_sync:
+            local, placement = core.local[name[1]], core.local[name[1]].placement
+            if local.role is Role.ASYNC and placement.primary is not None:
+                continue
+            if not local.in_sync:
                 return f"{core.node}'s copy of {fragment_name(name)} is not in sync: it is catching up, or waits to"
             if len(placement.in_sync) < 2:
                 return f"no other copy of {fragment_name(name)} is in sync: there is nobody to take it from"
         for name in names:
+            if core.local[name[1]].role is Role.ASYNC:
+                self._followers[name] = (reason, kept)
+                continue
             self.kept.pop(name, None)
             self.wanted.setdefault(name, False)
             self._how[name] = (reason, kept)
+        self.tick()
         return ""
+
+    def tick(self) -> None:
+        """Asynchronous copies that are in the midst of no transfer are cleared, and ask for everything."""
+        core = self.core
+        self.alarm.off()
+        for name, (reason, kept) in list(self._followers.items()):
+            if self._asks(name[1]):
+                self.alarm.by(core.now + core.settings.retransmit_ms * MS)
+                continue
+            del self._followers[name]
+            if core.local[name[1]].role is Role.ASYNC and not core.replica.fragment(name).loading:
+                probe("anew.follower_cleared")
+                core.log(r.FragmentClear(*name, reason, kept=kept))
+                self._lack([name[1]])
 
     def told(self) -> None:
         """A single map tells of all that is wanted."""
@@ -58,6 +83,9 @@ class Anew(Rule):
     def switch(self, _: NewMap) -> None:
         """A new map: what nobody relies on any more is cleared. Before anything is demanded."""
         core = self.core
+        for name in [name for name in self._followers if core.local[name[1]].role is not Role.ASYNC]:
+            self.wanted[name] = True  # it moves, or is not here
+            self._how[name] = self._followers.pop(name)
         for name, told in list(self.wanted.items()):
             local = core.local[name[1]]
             if local.role is Role.MOVING and name in core.replica.fragments:
@@ -81,7 +109,7 @@ class Anew(Rule):
     def as_object(self) -> dict[str, list[str]]:
         """How the orders stand."""
         return {
-            "wanted": [fragment_name(name) for name in self.wanted],
+            "wanted": [fragment_name(name) for name in (*self.wanted, *self._followers)],
             "loading": [fragment_name(name) for name in self.loading],
             "kept": [fragment_name(name) for name in self.kept],
         }

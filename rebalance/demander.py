@@ -72,6 +72,10 @@ class Demander(Rule):
         """Whether a partition was demanded and nothing of it has been supplied yet."""
         return any(number in s.awaited for s in self._sessions.values())
 
+    def asks(self, number: int) -> bool:
+        """Whether a transfer of a partition to this node is under way."""
+        return any(number in session.partitions for session in self._sessions.values())
+
     def switch(self, new: NewMap) -> None:
         """A new topology: what changed is demanded anew, of whoever is primary now."""
         core, changed = self.core, new.changed
@@ -379,7 +383,7 @@ class Demander(Rule):
         """Asynchronous copies of these partitions were found to lack something: they ask for it together."""
         for number in numbers:
             primary = self.core.local[number].placement.primary
-            if primary is not None and not any(number in session.partitions for session in self._sessions.values()):
+            if primary is not None and not self.asks(number):
                 self._queue.setdefault(primary, {})[number] = None
         self._demand()
 

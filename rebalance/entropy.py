@@ -31,7 +31,7 @@ from rebalance.anew import Anew
 from rebalance.comparing import sum_up
 from rebalance.following import Following
 from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, Stands, ToAntiEntropy
-from rebalance.partition import LocalPartition
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Node, leads, may_act
 from rebalance.proving import Proving
 from rebalance.rule import NewMap, Rule
@@ -129,6 +129,7 @@ class AntiEntropy(Rule):
             return
         some, self._thirtieths = divmod(self._thirtieths + len(core.local), TICKS)
         self.proving.step(some)
+        self._renew_followers()
         due = dict.fromkeys(number for _, number in self.suspected) | self._again
         self._again = {}
         for number in self._in_turn(some):
@@ -310,6 +311,12 @@ class AntiEntropy(Rule):
         problem = self._anew.order([name], f"anti-entropy: it {reason}", kept=kept)
         if problem:
             self.core.note(f"{fragment_name(name)} is not taken anew: {problem}")
+
+    def _renew_followers(self) -> None:
+        """An asynchronous copy of this node has rows that it did not write: nobody is asked before it is taken anew."""
+        for name in [name for name in self.proving.disproved if self.core.local[name[1]].role is Role.ASYNC]:
+            if not self._anew.order([name], "anti-entropy: it has rows that are not those which were written to it"):
+                del self.proving.disproved[name]
 
     def as_object(self) -> dict[str, object]:
         """What it found and did, for a person."""

@@ -9,6 +9,7 @@ once, where somebody wants to know (`ask`). What was applied since the last chec
 from __future__ import annotations
 
 from rebalance.contents import Reading
+from rebalance.partition import Role
 from rebalance.ports import LITTLE, Node
 from wal.ids import Fragment, fragment_name
 from wal.probe import probe
@@ -21,7 +22,7 @@ ASKED_MAX = 64
 
 
 class Proving:
-    """What is known of the rows of one node's in-sync copies by reading them."""
+    """What is known by reading them of the rows of one node's copies, in sync or asynchronous."""
 
     def __init__(self, core: Node) -> None:
         self._core = core
@@ -82,10 +83,13 @@ class Proving:
                 self._conclude(name, reading)
 
     def _readable(self, name: Fragment) -> bool:
-        """Whether it is a copy that counts: any other one is not believed anyway."""
+        """Whether it is a copy that counts, or one that somebody may read: any other one is not believed anyway."""
         core = self._core
         fragment = core.replica.fragments.get(name)
-        return fragment is not None and not fragment.loading and core.serving and core.local[name[1]].in_sync
+        if fragment is None or fragment.loading or not core.serving:
+            return False
+        local = core.local[name[1]]
+        return local.in_sync or local.role is Role.ASYNC
 
     def _read(self, reading: Reading, rows: int) -> int:
         work = reading.step(rows)

@@ -154,7 +154,7 @@ class Machines:
         self.stability = Stability(core, self.replication)
         self.promotion = Promotion(core, self.replication, activated=self._activated)
         self.cuts.promoting = lambda: bool(self.promotion.owed)
-        self.anew = Anew(core)
+        self.anew = Anew(core, self.demander.asks, self.demander.lack)
         self.entropy = AntiEntropy(core, self.anew, self.demander.lack)
 
     def _make_transactions(self, core: Core) -> None:

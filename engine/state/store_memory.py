@@ -49,6 +49,8 @@ class _Rows:
 
     def changed(self, changes: Mapping[bytes, Entry | None]) -> _Rows:
         """These rows after `changes`; None and GONE take a row away."""
+        if not changes:
+            return self
         touched: dict[int, list[bytes]] = {}
         for key in changes:
             touched.setdefault(max(0, bisect_right(self._firsts, key) - 1), []).append(key)

@@ -209,9 +209,9 @@ class Copy:
         for record in records:
             self.log(record)
         self.shipping = Shipping(self)
-        self.anew = Anew(self)
         self.stability = Stability(self, self.shipping)
         self.demander = Demander(self)
+        self.anew = Anew(self, self.demander.asks, self.demander.lack)
         self.entropy = AntiEntropy(self, self.anew, self.demander.lack)
         self.mutations = Mutations(self)
         self.supply = SupplySide(self, self.shipping, self.mutations, regroup=self._group)

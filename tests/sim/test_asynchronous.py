@@ -11,6 +11,7 @@ from engine.client.calls import GetCall, PutCall
 from engine.client.namespaces import AskNodes
 from engine.messages import Replicate
 from engine.protocol.requests import Get
+from engine.state.store_memory import MemoryStore
 from rebalance.partition import Role
 from rebalance.supplier import OVER_AFTER_MS
 from rebalance.table import Standing
@@ -20,6 +21,7 @@ from tests.sim.network import MS, Rule
 from tests.sim.oracles import compare_copies, unsettled, watch
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, key
 from tests.sim.world import SECOND, World
+from tests.support.rot import rot
 from wal.ids import NodeId
 
 QUICK = msgspec.structs.replace(SETTINGS, anti_entropy_ms=600, retransmit_ms=100)
@@ -170,6 +172,45 @@ def test_nobody_else_is_there_and_still_it_does_not_lead() -> None:
         assert world.run_while(lambda: not whole(world), at_most=REST_NS), unsettled(world)
 
 
+@pytest.mark.parametrize("value", [None, b"forged"])
+def test_a_row_of_it_that_rots_is_taken_anew(value: bytes | None) -> None:
+    """It reads its rows like any copy; as nobody relies on it, no map is needed to take them anew."""
+    settings = msgspec.structs.replace(QUICK, backups=0, async_backups=1, checkpoint_ms=500)
+    with World(Draws("rots"), settings, affinity=in_turn) as world:
+        watch(world)
+        formed(world, 3)
+        for at in range(0, 40, 4):
+            put(world, at, b"kept")
+        world.run_for(2 * SECOND)
+        newest, node, store = world.newest(), world.machines["n2"].node, world.machines["n2"].vault.open()
+        assert newest is not None
+        assert node is not None
+        assert isinstance(store, MemoryStore)
+        assert newest.placements[0].asynchronous == ("n2",)
+        rot(store, (NAMESPACE, 0), key(0, 3), value)
+        assert world.run_while(lambda: _row(world, "n2", 0, key(0, 3)) != b"kept", at_most=REST_NS), unsettled(world)
+        assert world.run_while(lambda: not whole(world), at_most=REST_NS), unsettled(world)
+        assert world.newest() is newest, "no map was made for it"
+        assert not node.entropy.as_object()["wrong_here"]
+        compare_copies(world)
+
+
+def test_one_may_be_ordered_anew() -> None:
+    """By an operator, as any other copy; and here too its primary is whom it takes it from."""
+    settings = msgspec.structs.replace(QUICK, backups=0, async_backups=1)
+    with World(Draws("anew"), settings, affinity=in_turn) as world:
+        watch(world)
+        formed(world, 3)
+        put(world, 0, b"kept")
+        world.run_for(SECOND)
+        node = world.machines["n2"].node
+        assert node is not None
+        assert not node.anew.order([(NAMESPACE, 0)])
+        assert node.core.replica.fragment((NAMESPACE, 0)).loading
+        assert world.run_while(lambda: not whole(world), at_most=REST_NS), unsettled(world)
+        assert _row(world, "n2", 0, key(0)) == b"kept"
+
+
 def test_it_is_read_by_who_does_not_mind_its_age() -> None:
     settings = msgspec.structs.replace(QUICK, backups=0, async_backups=2)
     with World(Draws("read"), settings, affinity=in_turn) as world:
@@ -233,9 +274,9 @@ def _usable(world: World, name: NodeId) -> bool:
     return said is not None and said.usable
 
 
-def _row(world: World, name: NodeId, number: int) -> bytes | None:
+def _row(world: World, name: NodeId, number: int, row: bytes | None = None) -> bytes | None:
     node = world.machines[name].node
-    held = node.core.replica.store.get((NAMESPACE, number), key(number % 4)) if node is not None else None
+    held = node.core.replica.store.get((NAMESPACE, number), row or key(number % 4)) if node is not None else None
     return held.value if held is not None else None
 
 

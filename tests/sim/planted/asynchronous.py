@@ -11,7 +11,7 @@ from rebalance.table import Placement
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import _with_survivors
 from tests.sim.planted.fault import Faults, around, replace
-from wal.ids import NodeId
+from wal.ids import Fragment, NodeId
 
 ASYNCHRONOUS = Faults()
 
@@ -61,6 +61,18 @@ def an_asynchronous_copy_believes_its_counters(machine: Machine) -> None:
         original(sender, Stands(message.version, gaps))
 
     around(node.entropy.following, "on_stands", on_stands)
+
+
+@ASYNCHRONOUS.fault("4")
+def an_asynchronous_copy_does_not_read_its_rows(machine: Machine) -> None:
+    """Only rows of copies that count are read; nobody else compares what an asynchronous one contains."""
+    assert machine.node is not None
+    proving, core = machine.node.entropy.proving, machine.node.core
+
+    def readable(original: Callable[[Fragment], bool], name: Fragment) -> bool:
+        return original(name) and core.local[name[1]].in_sync
+
+    around(proving, "_readable", readable)
 
 
 @ASYNCHRONOUS.fault("10")

@@ -53,6 +53,17 @@ def a_row_of_a_backup_rots(plant: Plant | None) -> None:
 
 
 @story
+def a_row_of_an_asynchronous_copy_rots(plant: Plant | None) -> None:
+    """Nobody asks n2 what it contains: it is in no in-sync set. It reads its rows, and takes them anew by itself."""
+    with Stage(plant, settings=msgspec.structs.replace(QUICK, backups=0, async_backups=1)) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        _rots(stage, "n2")
+        _healed(stage, "n2")
+        stage.curtain()
+
+
+@story
 def a_row_of_a_primary_rots(plant: Plant | None) -> None:
     """Another node leads, and the row comes from there."""
     with Stage(plant, settings=QUICK) as stage:
