@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.client.calls import Call, Item, unexpected
+from engine.client.places import leading_in
 from engine.protocol.requests import Cut, Done, KeepCut, Reply, Request, TakeCut
 from rebalance.table import Topology
 from wal.ids import NO_ERA, Era
@@ -31,16 +32,22 @@ class TakeCutCall(Call):
 
 
 class KeepCutCall(Call):
-    """Whoever reads at a cut lives, or is done (`over`): said to all primaries."""
+    """Whoever reads at a cut lives, or is done (`over`): said to all primaries.
 
-    def __init__(self, cut: Era, holder: bytes, *, over: bool = False) -> None:
+    `leading`: a partition of each of them, by the map when it is begun; none: they are looked for among all.
+    """
+
+    def __init__(self, cut: Era, holder: bytes, *, over: bool = False, leading: list[int] | None = None) -> None:
         self.cut = cut
         self.holder = holder
         self.over = over
+        self.leading = leading
 
     def partitions(self, topology: Topology) -> list[int]:
-        """All of them."""
-        return list(range(len(topology.placements)))
+        """One of each primary, and the same by a later map: what has moved since cannot be read at the cut."""
+        if self.leading is None:
+            self.leading = leading_in(topology)
+        return self.leading
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Tell the primary of some."""

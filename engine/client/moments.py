@@ -54,7 +54,9 @@ class HeldCut:
         while time.monotonic() < self._until:
             await asyncio.sleep(KEEP_SECONDS)
             with suppress(errors.Error):  # whoever reads is told
-                await self._session.call(KeepCutCall(self.cut, self._holder), timeout=KEEP_SECONDS)
+                await self._session.call(
+                    KeepCutCall(self.cut, self._holder, leading=self._session.leading), timeout=KEEP_SECONDS
+                )
 
     async def let_go(self) -> None:
         """Nobody reads at it any more."""
@@ -62,7 +64,9 @@ class HeldCut:
             self._keeper.cancel()
         if self.cut != NO_ERA:
             with suppress(errors.Error):  # the nodes let it go by themselves
-                await self._session.call(KeepCutCall(self.cut, self._holder, over=True), timeout=KEEP_SECONDS)
+                await self._session.call(
+                    KeepCutCall(self.cut, self._holder, over=True, leading=self._session.leading), timeout=KEEP_SECONDS
+                )
 
 
 class Moment:

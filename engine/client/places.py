@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from engine.protocol.addresses import Address
 from engine.protocol.requests import Table
-from rebalance import table as topology
+from rebalance import table
 from rebalance.table import Topology
 from wal.ids import NodeId
 
 SILENCE_MS = 1_000
 """A node that does not answer for so long may be gone without a word: others are asked for the table."""
+
+
+def leading_in(topology: Topology) -> list[int]:
+    """A partition of each primary."""
+    first = {placed.primary: number for number, placed in reversed(list(enumerate(topology.placements)))}
+    return [number for primary, number in first.items() if primary is not None]
 
 
 class Places:
@@ -20,6 +26,7 @@ class Places:
         self.domain = domain
         self.topology: Topology | None = None
         self.number = 0  # of the table in use: `Version.number`
+        self.leading: list[int] = []  # a partition of each primary
         self.addresses: dict[NodeId, Address] = {}
         self.route: list[Address | None] = []  # partition -> its primary's address, if there is a connection
         self.connected: dict[Address, bool] = {}
@@ -59,13 +66,14 @@ class Places:
         if not reply.topology or (self.topology is not None and reply.version <= self.topology.version):
             return False
         try:
-            decoded = topology.decode(reply.topology)
+            decoded = table.decode(reply.topology)
         except ValueError:
             return False
         if self.topology is not None and decoded.cluster != self.topology.cluster:
             return False
         self.topology = decoded
         self.number = decoded.version.number
+        self.leading = leading_in(decoded)
         self.addresses = {m.node: m.address for m in decoded.members}
         for address in self.addresses.values():
             self.connect(address)

@@ -105,6 +105,11 @@ class Session:
         """A new transaction id."""
         return self.router.identity.new_tx(time.monotonic_ns())
 
+    @property
+    def leading(self) -> list[int]:
+        """A partition of each primary, by the table in use."""
+        return self.router.places.leading
+
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
         seconds = self.timeout if timeout is None else check_seconds("timeout", timeout)

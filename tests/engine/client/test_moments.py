@@ -22,6 +22,7 @@ class Session:
     def __init__(self) -> None:
         self.said: list[Any] = []
         self.able = True
+        self.leading = [0]
         self.router: Any = None
 
     async def call(self, call: Any, *, timeout: float | None = None) -> Any:

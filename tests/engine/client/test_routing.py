@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from engine import errors
 from engine.client.calls import GetCall, PutCall
+from engine.client.cuts import KeepCutCall
 from engine.client.ends import StatusCall
 from engine.client.places import SILENCE_MS
 from engine.client.routing import Router
@@ -20,6 +22,7 @@ from engine.protocol.requests import (
     Get,
     GetStatus,
     GetTable,
+    KeepCut,
     KeepSessions,
     Put,
     Remap,
@@ -438,3 +441,33 @@ def test_a_stale_count_of_busy_copies_counts_nothing_twice() -> None:
 
     took_ms, _ = _answered_after(3_000, count, rows)
     assert (count.counted, took_ms <= 3_002) == (PARTITIONS, True)
+
+
+def test_who_reads_at_a_cut_tells_each_primary_once_and_one_that_has_moved_where_it_is() -> None:
+    story = Story()
+    assert sorted(story.router.places.leading) == [0, 2]
+    call = KeepCutCall((1, 1), b"holder", leading=story.router.places.leading)
+    story.router.begin(call, story.now, story.now + 10 * SECOND)
+    told = story.sent()
+    assert sorted((to, type(request)) for to, request in told) == [(A, KeepCut), (B, KeepCut)]
+    for to, request in told:
+        story.router.on_reply(to, Done(request.id) if to == A else Remap(request.id, Version(2, 0)), story.now)
+    story.router.on_reply(A, table(Version(2, 0), "aaaa"), story.now)
+    story.wait(100)
+    (again,) = story.of(A, KeepCut)
+    story.router.on_reply(A, Done(again.id), story.now)
+    assert (call.finished, call.error) == (True, None)
+
+
+def test_a_lost_partition_keeps_nobody_from_telling_that_a_cut_is_not_read_any_more() -> None:
+    story = Story()
+    made = topology.decode(table(Version(2, 0), "aabb").topology)
+    gone = [replace(placed, lost=True) if number == 3 else placed for number, placed in enumerate(made.placements)]
+    lost = replace(made, placements=tuple(gone))
+    story.router.on_reply(A, Table(0, lost.version, topology.encode(lost)), story.now)
+    story.sent()
+    call = KeepCutCall((1, 1), b"holder", over=True)
+    story.router.begin(call, story.now, story.now + 10 * SECOND)
+    for to, request in story.sent():
+        story.router.on_reply(to, Done(request.id), story.now)
+    assert (call.finished, call.error) == (True, None)
