@@ -41,9 +41,6 @@ FOLLOWED_MS = 2_000
 """A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
-PLACED_OF_WORK = 2
-"""So many placements of a step are as much work as one thing that is decided, also where it comes once more."""
-
 
 class _Attempt:
     """One light step that this node leads."""
@@ -299,12 +296,12 @@ class Steps(Rule):
         """Everything that is said about light steps."""
         match message:
             case ProposeStep():
-                self.core.work += len(message.step.placements) // PLACED_OF_WORK
+                self.core.work += len(message.step.placements)  # each as much as a thing that is decided, also again
                 self.on_propose(sender, message)
             case AcceptStep():
                 self.on_accept(sender, message)
             case CommitStep():
-                self.core.work += len(message.step.placements) // PLACED_OF_WORK
+                self.core.work += len(message.step.placements)  # each as much as a thing that is decided, also again
                 self.on_commit(sender, message)
             case CaughtUp():
                 self.on_caught_up(sender, message)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.messages import Commit, Part
+from engine.messages import Commit, CommitStep, Part, ProposeStep
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
@@ -44,6 +44,7 @@ from rebalance.lives import Life
 from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
+from rebalance.steps import Step
 from tests.sim.costs import Costs, CountingStore
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
@@ -281,6 +282,26 @@ def test_who_stood_still_takes_a_backlog_of_maps_in_several_turns() -> None:
         assert sum(taken) == maps
         assert max(taken) <= 3, taken
         assert taken[:2] == [0, 0], "what is of no use was read first"
+
+
+def test_a_large_step_and_its_commit_come_in_turns_of_their_own() -> None:
+    """Who stood still finds both before it: to read the second is as much as to read the first (seed 80032)."""
+    partitions = 2_048
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2)) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        node, newest = _node(world, "n1"), world.newest()
+        leader = newest.member("n2") if newest is not None else None
+        assert newest is not None
+        assert leader is not None
+        moved = [(number, msgspec.structs.replace(placed, version=9)) for number, placed in enumerate(newest.placements)]
+        step = Step(newest.version, topologies.hash_of(topologies.encode(newest)), moved, [])
+        said = (ProposeStep(NO_BALLOT, step), CommitStep(step))
+        node.turn(world.now, [Received("n2", leader.allocation, leader.incarnation, each) for each in said])
+        assert len(node.untaken) == 1
+        node.turn(world.now, [])
+        assert not node.untaken
 
 
 def test_demands_that_come_all_at_once_are_left_to_later_turns() -> None:
