@@ -120,7 +120,7 @@ class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=Fa
 class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=False):
     """The answer; a no is a promise, because prepares of older versions are rejected from now on.
 
-    `committed`: it has ended here already, with a commit.
+    `committed`: it has ended here already, with a commit. `in_doubt`: a prepare is here that waits for the outcome.
     """
 
     version: Version
@@ -128,6 +128,7 @@ class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=
     partition: int
     prepared: bool
     committed: bool = False
+    in_doubt: bool = True
 
 
 class Waits(msgspec.Struct, frozen=True, array_like=True, tag="waits", gc=False):

@@ -52,6 +52,8 @@ class Transaction:
         self.held_back = False  # decided during an exchange: the record is written when it is over
         self.reason = ""
         self.unprepared: int | None = None  # a participant that said so to recovery
+        self.heard_of_commit = False  # recovery did, from one where it has ended
+        self.doubted = False  # somebody waits for the outcome, as recovery has heard
         self.unmet = False  # a condition did not hold: so it was aborted
         self.anew = False  # its decision partition has begun again: it may have been decided before
         self.prepare_only = False

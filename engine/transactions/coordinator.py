@@ -333,21 +333,29 @@ class Coordinator(Deciding):
         """A participant says whether it is prepared.
 
         Who is not excludes a commit, unless its partition was LOST with what it had voted for and has begun again: then
-        another one may have heard of a commit, and all that can be asked are asked before it comes to nothing.
+        another one may have heard of a commit, and all that can be asked are asked before it comes to nothing. Where nobody
+        waits for the outcome nothing is decided: it was before, and that is forgotten, or nobody will ever hear of it.
         """
         transaction, local = self.active.get(message.tx), self.core.local
         if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.fence:
             return
         transaction.awaited.pop(message.partition, None)
+        transaction.heard_of_commit |= message.committed
+        transaction.doubted |= message.in_doubt
         if not message.prepared:
             transaction.unprepared = message.partition
-        if message.committed:
+        nobody_left = not any(local[n].placement.primary for n in transaction.awaited)
+        if not transaction.doubted and not transaction.asked:
+            if nobody_left:
+                probe("tx.recovery.nobody_in_doubt")
+                del self.active[transaction.tx]
+        elif transaction.heard_of_commit:
             probe("tx.recovery.found_committed")
             self._decide(transaction, commit=True)
         elif not transaction.awaited and transaction.unprepared is None:
             probe("tx.recovery.found_prepared_everywhere")
             self._decide(transaction, commit=True)
-        elif transaction.unprepared is not None and not any(local[n].placement.primary for n in transaction.awaited):
+        elif transaction.unprepared is not None and nobody_left:
             probe("tx.recovery.aborted")
             self._no(transaction, transaction.reason or f"partition {transaction.unprepared} was not prepared")
 

@@ -273,8 +273,8 @@ class Participant(Rule):
             return
         state = core.replica.partition(message.partition)
         committed = state.results.get(message.tx) == COMMITTED
-        prepared = committed or message.tx in state.prepared
-        core.send(sender, Inquired(core.fence, message.tx, message.partition, prepared, committed))
+        waits = message.tx in state.prepared
+        core.send(sender, Inquired(core.fence, message.tx, message.partition, committed or waits, committed, waits))
 
     def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt.

@@ -7,7 +7,7 @@ import msgspec
 from engine.client.calls import PutCall, SwapCall
 from engine.errors import Conflict
 from engine.messages import KINDS as MESSAGES
-from engine.messages import PrepareParts, Replicate, Vote
+from engine.messages import PrepareParts, Replicate, Resolve, Vote
 from engine.protocol.requests import Check, Request
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from tests.sim.clients import Client
@@ -67,6 +67,39 @@ def a_vote_comes_once_more_when_all_is_forgotten(plant: Plant | None) -> None:
         assert copy is not None
         stage.must(not copy.core.replica.partition(1).prepared, "what is over is not in doubt again")
         stage.curtain()
+
+
+@story
+def it_is_asked_how_a_transaction_ended_when_all_is_forgotten(plant: Plant | None) -> None:
+    """n2 has not heard of the outcome and asks for it; it hears, and its question arrives when nobody knows any more."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, answers_kept=1)) as stage:
+        lost = stage.lose("finish", "n1", "n2")
+        late = Rule("resolve", lambda src, _, said: src == "n2" and isinstance(said, Resolve), drop=False)
+        stage.world.network.rules.append(late)
+        tx = stage.transaction(optimistic=True)
+        stage.do(tx.put(NAMESPACE, {key(0): b"1", key(1): b"1"}))
+        stage.do(tx.commit())
+        stage.until(lambda: late.caught > 0, "n2 is in doubt, and asks")
+        stage.end(lost)
+        stage.wait(2_000)
+        for number in range(1, 4):
+            another = stage.transaction(optimistic=True)
+            stage.do(another.put(NAMESPACE, {key(0, number): b"1", key(1, number): b"1"}))
+            stage.do(another.commit())
+        stage.wait(2_000)
+        decisions = _decisions(stage)
+        network = stage.world.network
+        network.release([late], [held for held in network.held if held.rule is late])
+        stage.wait(1_000)
+        stage.must(_decisions(stage) == decisions, "nobody is in doubt, and nothing is decided once more")
+        stage.curtain()
+
+
+def _decisions(stage: Stage) -> int:
+    """How often something was written about outcomes in n1's partition."""
+    node = stage["n1"].node
+    assert node is not None
+    return node.core.replica.fragment((DECISIONS, 0)).counter.lwm
 
 
 def _is_vote_of_reader(src: str, dst: str, said: object) -> bool:

@@ -580,3 +580,15 @@ def circles_are_not_looked_for(machine: Machine) -> None:
     """The coordinator hears who waits for whom, and makes nothing of it."""
     assert machine.node is not None
     replace(machine.node.deadlocks, "on_waits", lambda sender, message: None)
+
+
+@TRANSACTIONS.fault("5")
+def what_is_over_is_decided_once_more(machine: Machine) -> None:
+    """Recovery takes whoever is asked for one that waits for the outcome, also where it has ended and is forgotten."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def on_inquired(original: Callable[..., None], sender: NodeId, message: Inquired) -> None:
+        original(sender, msgspec.structs.replace(message, in_doubt=True))
+
+    around(coordinator, "on_inquired", on_inquired)
