@@ -42,6 +42,7 @@ FOLLOWED_MS = 2_000
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
+
 class _Attempt:
     """One light step that this node leads."""
 

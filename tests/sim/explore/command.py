@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("worlds", nargs="*", metavar="WORLD", help=f"all, if none is named: {', '.join(WORLDS)}")
     parser.add_argument("--depth", type=int, help="walk no further than so many steps; what a world has, by default")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each world, at most ({SECONDS:g})")
-    parser.add_argument("--fault", choices=list(FAULTS), metavar="FAULT", help="plant this in every node (docs/planted-faults.md)")
+    parser.add_argument("--fault", choices=list(FAULTS), metavar="FAULT", help="plant this one (docs/planted-faults.md)")
 
 
 def main(args: argparse.Namespace) -> int:
