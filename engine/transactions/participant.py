@@ -274,7 +274,17 @@ class Participant(Rule):
         state = core.replica.partition(message.partition)
         committed = state.results.get(message.tx) == COMMITTED
         waits = message.tx in state.prepared
-        core.send(sender, Inquired(core.fence, message.tx, message.partition, committed or waits, committed, waits))
+        core.send(
+            sender,
+            Inquired(
+                core.fence,
+                message.tx,
+                message.partition,
+                prepared=committed or waits,
+                committed=committed,
+                in_doubt=waits,
+            ),
+        )
 
     def activated(self, local: LocalPartition) -> None:
         """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt.
