@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from itertools import compress, count
+from operator import itemgetter, ne
 from typing import NamedTuple, TypeAlias
 
 from engine.state.store import GONE, Entry, Row
@@ -185,21 +186,16 @@ def side_by_side(copies: Sequence[Reading]) -> Iterator[Alike | list[list[Row]]]
 
 def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | None) -> Iterator[Alike | list[list[Row]]]:
     """The runs of keys up to `upper`: what differs is halved, so that few rows are opened for each copy."""
-    alike = parts.count(parts[0]) == len(parts) and not any(copy.changes_until(upper) for copy in copies)
-    if alike and not parts[0]:
-        return
-    found = copies[0].alike(parts[0]) if alike else None
+    changed = any(copy.changes_until(upper) for copy in copies)
+    others = [part for part in parts[1:] if part != parts[0]]
     longest = max(parts, key=len)
-    if found is not None:
-        added = sum(found.digests)
-        for copy in copies:
-            copy.take(added)
-        yield found
-    elif odd := _odd_ones(copies, parts, upper):
+    if not (changed or others):
+        yield from _equal(copies, parts, upper)
+    elif odd := [] if changed else _odd_ones(parts[0], others):
         before = 0
         for at in (*odd, len(longest)):
             if before < at:
-                yield from _halved(copies, [part[before:at] for part in parts], longest[at - 1][0])
+                yield from _equal(copies, [part[before:at] for part in parts], longest[at - 1][0])
             if at < len(longest):
                 yield [copy.opened(part[at : at + 1], longest[at][0]) for part, copy in zip(parts, copies, strict=True)]
             before = at + 1
@@ -212,26 +208,31 @@ def _halved(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | No
         yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
 
 
-def _odd_ones(copies: Sequence[Reading], parts: Sequence[Sequence[Raw]], upper: bytes | None) -> list[int]:
-    """The few rows of a run that differ, where all copies have the same keys and nothing was changed since; none else."""
-    if len({len(part) for part in parts}) > 1 or any(copy.changes_until(upper) for copy in copies):
+def _equal(copies: Sequence[Reading], parts: list[list[Raw]], upper: bytes | None) -> Iterator[Alike | list[list[Row]]]:
+    """Runs that have the same bytes on all copies: opened once, but for the few rows around one that cannot be believed."""
+    if not parts[0]:
+        return
+    found = copies[0].alike(parts[0])
+    if found is not None:
+        added = sum(found.digests)
+        for copy in copies:
+            copy.take(added)
+        yield found
+    elif len(parts[0]) > ROWS_OPENED:
+        half = len(parts[0]) // 2
+        yield from _equal(copies, [part[:half] for part in parts], parts[0][half - 1][0])
+        yield from _equal(copies, [part[half:] for part in parts], upper)
+    else:
+        yield [copy.opened(part, upper) for part, copy in zip(parts, copies, strict=True)]
+
+
+def _odd_ones(first: Sequence[Raw], others: Sequence[Sequence[Raw]]) -> list[int]:
+    """The few rows of a run that differ from those of others, where all copies have the same keys; none else."""
+    if any(len(other) != len(first) for other in others):
         return []
-    first, *others = parts
-    odd = sorted({at for other in others for at in _different(first, other, 0, len(first))})
-    same = all(len({part[at][0] for part in parts}) == 1 for at in odd)
-    return odd if same and len(odd) * ROWS_OPENED < len(parts[0]) else []
-
-
-def _different(one: Sequence[Raw], other: Sequence[Raw], start: int, end: int) -> Iterator[int]:
-    """Where two runs of one length differ: slices are compared, because mostly that is in a few places."""
-    if one[start:end] == other[start:end]:
-        return
-    if end - start == 1:
-        yield start
-        return
-    middle = (start + end) // 2
-    yield from _different(one, other, start, middle)
-    yield from _different(one, other, middle, end)
+    odd = sorted({at for other in others for at in compress(count(), map(ne, first, other))})
+    same = all(first[at][0] == other[at][0] for at in odd for other in others)
+    return odd if same and len(odd) * ROWS_OPENED < len(first) else []
 
 
 def _overlaid(stored: Sequence[Row], changes: Mapping[bytes, Entry]) -> Iterator[Row]:

@@ -39,7 +39,7 @@ class Share:
 
     def __init__(self, partitions: Collection[int] | None, namespaces: Container[Namespace] | None) -> None:
         self.everything = partitions is None and namespaces is None
-        self.partitions = partitions
+        self.partitions = frozenset(partitions) if partitions is not None else None
         self._namespaces = namespaces
 
     def __contains__(self, partition: int) -> bool:
