@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from wal.codec import BLOCK_HEADER_BYTES, FormatError, SegmentHeader, check_block, decode_block_header
+from wal.codec import FormatError, SegmentHeader, check_block, decode_block_header
 from wal.counters import CounterError
 from wal.disk import DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogTooNew
 from wal.ids import COUNTER_MAX, Fragment, TxId
 from wal.index import SegmentIndex
-from wal.parts import holding, near, opened, places
+from wal.parts import holding, opened, pieces, places
 from wal.probe import probe
 from wal.records import History, NoOp, Outcome, Prepare, Record, Update, Write
 from wal.scan import RawBlock
@@ -108,18 +108,19 @@ class BlockView:
         wanted = places(parts, ordinal, numbers)
         if not wanted:
             return None
-        header, records = b"", list[Record]()
-        for at, end, some in near(wanted):
-            data = self._file.read(start + at, end - at)
-            self.bytes_read += len(data)
-            header = header or data[:BLOCK_HEADER_BYTES]
-            try:
-                for number, offset, size in some:
-                    records += opened(parts, number, header, data[offset - at : offset - at + size])
-            except FormatError:
-                probe("wal.history.part_is_not_believed")
-                return None
+        records: list[Record] = []
+        try:
+            for number, header, data in pieces(self._read, start, wanted):
+                records += opened(parts, number, header, data)
+        except FormatError:
+            probe("wal.history.part_is_not_believed")
+            return None
         return records
+
+    def _read(self, offset: int, n: int) -> bytes:
+        data = self._file.read(offset, n)
+        self.bytes_read += len(data)
+        return data
 
     def _runs(self, ordinals: Sequence[int]) -> Iterator[tuple[int, int, list[int]]]:
         """(start, end, offsets of the wanted blocks) of each read: neighbours and near neighbours together."""

@@ -88,10 +88,15 @@ class FragmentIndex:
     def reaching(self, counter: int) -> array[int]:
         """The ordinals of the few blocks that came to a counter first: it is in one of them, unless a later block brought
         it out of order, or speaks of it again."""
+        where = self.reached(counter)
+        return self.blocks[where.start : where.stop]
+
+    def reached(self, counter: int) -> range:
+        """Where in `blocks` these are."""
         if not self.low <= counter <= self.high:
-            return self.blocks[:0]
+            return range(0)
         at = bisect_left(self.marks, counter) * self.every
-        return self.blocks[at : at + self.every]
+        return range(at, min(at + self.every, len(self.blocks)))
 
 
 class SegmentIndex:

@@ -101,7 +101,8 @@ Skimmed: TypeAlias = r.Record | PackedUpdate | PackedHistory
 _OPENED = (PackedUpdate, PackedHistory, *(kind for kind in r.KINDS if kind not in (r.Update, r.History)))
 SkimmedType: Any = Union[_OPENED]  # noqa: UP007  # a union that is computed
 """The same, for who decodes one."""
-_body: Callable[[memoryview], list[Skimmed]] = msgspec.msgpack.Decoder(list[SkimmedType]).decode
+decode_packed: Callable[[bytes | memoryview], list[Skimmed]] = msgspec.msgpack.Decoder(list[SkimmedType]).decode
+"""The body of a block that was checked, or of a part of one."""
 
 
 def kind_of(record: Skimmed) -> str:
@@ -143,7 +144,7 @@ def skim(
         if ended:
             return False
         try:
-            records = decode_body_as(_body, header, raw.data)
+            records = decode_body_as(decode_packed, header, raw.data)
             first, after = max(from_lsn, header.first_lsn), header.last_lsn + 1 if to_lsn is None else to_lsn + 1
             part = records[first - header.first_lsn : after - header.first_lsn]
             take(PackedBlock(first, header.time_ms, part))

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -40,6 +40,8 @@ from wal.ids import Fragment
 from wal.index import FragmentIndex, Parts, SegmentIndex, touched_by
 from wal.records import Record
 from wal.scan import RawBlock
+
+R = TypeVar("R")
 
 PART_BYTES = 256
 PARTS_MAX = 250
@@ -252,16 +254,31 @@ def places(parts: Parts, ordinal: int, numbers: Iterable[int]) -> list[Place]:
     return [(first + number, starts[number], parts.sizes[first + number]) for number in there]
 
 
+def pieces(read: Callable[[int, int], bytes], start: int, wanted: Iterable[Place]) -> Iterator[tuple[int, bytes, bytes]]:
+    """Some parts of the block that begins at `start`: the number of each, the header of its block, and its bytes."""
+    header = b""
+    for at, end, some in near(wanted):
+        data = read(start + at, end - at)
+        header = header or data[:BLOCK_HEADER_BYTES]
+        for number, offset, size in some:
+            yield number, header, data[offset - at : offset - at + size]
+
+
 def opened(parts: Parts, number: int, header: bytes, data: bytes) -> list[Record]:
     """The records of a part that was read by itself, behind the header of its block.
 
     Raises FormatError where it cannot be believed.
     """
+    return opened_as(_records.decode, parts, number, header, data)
+
+
+def opened_as(decode: Callable[[bytes], list[R]], parts: Parts, number: int, header: bytes, data: bytes) -> list[R]:
+    """The same, by a decoder that opens less of them."""
     found = crc32c(data, crc32c(header))
     if found != parts.crcs[number]:
         raise FormatError(f"the checksum of a part is {parts.crcs[number]:08x}, expected {found:08x}")
     try:
-        return _records.decode(b"\xdd" + parts.records[number].to_bytes(4, "big") + data)
+        return decode(b"\xdd" + parts.records[number].to_bytes(4, "big") + data)
     except UNDECODABLE as error:
         raise NewerFormat(f"the checksum is right and the records cannot be decoded ({error})") from error
 
@@ -296,6 +313,36 @@ def holding(index: SegmentIndex, wanted: Mapping[Fragment, tuple[int, int]]) -> 
             if parted[ordinal]:
                 numbers.update(range(runs[at], runs[at + 1] + 1))
                 at += 2
+    return found
+
+
+def reaching(index: SegmentIndex, counters: Mapping[Fragment, Iterable[int]]) -> dict[int, set[int]] | None:
+    """The parts, by blocks, that speak of a fragment in the few blocks that came to one of its counters first.
+
+    None where nothing tells, or so much is wanted that whole blocks are read for less.
+    """
+    parts = index.parts
+    if parts is None:
+        return None
+    found: dict[int, set[int]] = {}
+    parted, left = parts.parted, len(parts.sizes) // READ_WHOLE
+    for fragment, some in counters.items():
+        entry = index.fragments.get(fragment)
+        if entry is None:
+            continue
+        runs = entry.runs
+        if runs is None:
+            return None
+        for where in dict.fromkeys(map(entry.reached, some)):
+            at = 2 * sum(map(parted.__getitem__, entry.blocks[: where.start]))
+            for ordinal in entry.blocks[where.start : where.stop]:
+                numbers = found.setdefault(ordinal, set())
+                if parted[ordinal]:
+                    numbers.update(range(runs[at], runs[at + 1] + 1))
+                    left -= runs[at + 1] + 1 - runs[at]
+                    at += 2
+            if left < 0:
+                return None
     return found
 
 
