@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -19,8 +21,9 @@ from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, ra
 from tools.reconcile.task import S
 from wal import records as r
 from wal.footer import speaking_of
-from wal.ids import SESSION_BYTES, Fragment, Namespace, NodeId, TxId, tx_name
-from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, kind_of, skim
+from wal.ids import COUNTER_MAX, SESSION_BYTES, Fragment, NodeId, TxId, tx_name
+from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, Skimmed, kind_of, skim
+from wal.seeking import seek
 
 PARTED = (Kind.EPOCH_FORK, Kind.DIGEST_MISMATCH)
 Maps = Sequence[tuple[int, str]]
@@ -64,7 +67,7 @@ class Asked:
 
     def __init__(
         self,
-        view: FragmentView,
+        epochs: Iterable[tuple[int, int]],
         keys: Iterable[bytes],
         runs: Iterable[tuple[int, int]],
         known: Mapping[bytes, int] = MappingProxyType({}),
@@ -76,17 +79,29 @@ class Asked:
         self.searched = [key for key in self.keys if key not in known]
         self._of_known = {key: known[key] for key in self.keys if key in known}
         self.known = sorted(set(self._of_known.values()))
-        self._epochs, self._firsts = [e for e, _ in view.epochs], [first for _, first in view.epochs]
+        self._epochs, self._firsts = [e for e, _ in epochs], [first for _, first in epochs]
+
+    @property
+    def between(self) -> tuple[int, int]:
+        """All that is asked for lies above the first of these counters, up to the second."""
+        return (self.known[0] - 1, self.known[-1]) if self.sought else (-1, COUNTER_MAX)
+
+    def has(self, write: Packed) -> bool:
+        """Whether a write has one of the counters, as far as its length in bytes tells."""
+        known, start = self.known, write.start
+        if not known or start >= known[-1]:
+            return False
+        counter = known[bisect_right(known, start)]
+        return counter - start <= len(write.keys) and counter <= write.end
 
     def may_be_in(self, write: Packed) -> bool:
         """Whether a write that has none of the counters has to be opened: one of the other keys is among its bytes."""
         if self.runs:
             return True
+        if not self.searched:
+            return False
         packed = bytes(write.keys)
-        for key in self.searched:  # noqa: SIM110  # asked of every write: `any` costs as much again
-            if key in packed:
-                return True
-        return False
+        return any(key in packed for key in self.searched)
 
     @property
     def sought(self) -> list[int]:
@@ -112,37 +127,33 @@ class Asked:
 
 
 def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
-    """Read what is asked of one node's log: counters where they should stand, and once more where one is not there. What
-    does not verify is left out: it was told before."""
-    _ask(state, asked, {name: one.sought for name, one in asked.items()})
+    """Read what is asked of one node's log, as far as its state was folded."""
+    ask_log(state.path / "wal", state.lsn, asked)
+
+
+def ask_log(wal: Path, to_lsn: int, asked: Mapping[Fragment, Asked]) -> None:
+    """Read what is asked of a log, up to an LSN, 0: to its end: counters where they should stand, and once more where one
+    is not there. What does not verify is left out: it was told before."""
+    _ask(wal, to_lsn, asked, {name: one.sought for name, one in asked.items()})
     again = {name: one for name, one in asked.items() if one.sought and not one.is_answered}
     if again:
-        _ask(state, again, dict.fromkeys(again, ()))
+        _ask(wal, to_lsn, again, dict.fromkeys(again, ()))
 
 
-def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragment, Sequence[int]]) -> None:
+def _ask(wal: Path, to_lsn: int, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragment, Sequence[int]]) -> None:
     prepared: dict[tuple[TxId, int], list[tuple[PackedBlock, int, r.Prepare]]] = {}
-    by_partition: dict[int, dict[Namespace, Asked]] = {}
-    for (namespace, number), one in asked.items():
-        by_partition.setdefault(number, {})[namespace] = one
+    near = _Near(asked)
 
     def take(block: PackedBlock) -> None:
-        for lsn, record in enumerate(block.records, block.first_lsn):
-            match record:
-                case PackedUpdate(writes) | PackedHistory(writes):
-                    for write in writes:  # nearly all of them are passed over, so that is written out
-                        near = by_partition.get(write.partition)
-                        one = near.get(write.namespace) if near is not None else None
-                        if one is None:
-                            continue
-                        known, start, has = one.known, write.start, False
-                        if known and start < known[-1]:
-                            counter = known[bisect_right(known, start)]
-                            has = counter - start <= len(write.keys) and counter <= write.end  # a key has a byte at least
-                        if has or ((one.searched or one.runs) and one.may_be_in(write)):
-                            _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
+        written, others = _apart(block)
+        for lsn, record, write in near.writes(written):
+            one = asked.get(write.fragment)
+            if one is not None and (one.has(write) or one.may_be_in(write)):
+                _written(asked, write.opened(), lsn, block.time_ms, kind_of(record))
+        for lsn, other in others:
+            match other:
                 case r.Prepare(tx, partition):
-                    prepared.setdefault((tx, partition), []).append((block, lsn, record))
+                    prepared.setdefault((tx, partition), []).append((block, lsn, other))
                 case r.Outcome(tx, partition, epoch, commit, ranges):
                     issues = prepared.pop((tx, partition), [])
                     if commit and issues:
@@ -156,7 +167,45 @@ def _ask(state: State, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragm
                 case _:
                     pass
 
-    skim(state.path / "wal", take, to_lsn=state.lsn or None, ask=speaking_of(fragments))
+    if all(fragments.values()):
+        seek(wal, fragments, take, to_lsn=to_lsn or None)
+    else:
+        skim(wal, take, to_lsn=to_lsn or None, ask=speaking_of(fragments))
+
+
+class _Near:
+    """Of each partition, below which counters and up to which ones all lies that is asked for."""
+
+    def __init__(self, asked: Mapping[Fragment, Asked]) -> None:
+        self._above: dict[int, int] = {}
+        self._up_to: dict[int, int] = {}
+        for (_, number), one in asked.items():
+            above, up_to = one.between
+            self._above[number] = min(above, self._above.get(number, above))
+            self._up_to[number] = max(up_to, self._up_to.get(number, up_to))
+
+    def writes(self, records: Iterable[tuple[int, Any]]) -> list[tuple[int, PackedUpdate | PackedHistory, Packed]]:
+        """The writes that may have some of it, each with its LSN and its record. Nearly all others are passed over here: a
+        key has two bytes at least, so that there are no more of them than half of the bytes."""
+        above, up_to = self._above, self._up_to.get
+        return [
+            (lsn, record, write)
+            for lsn, record in records
+            for write in record.writes
+            if write.start < up_to(write.partition, 0) and write.start + len(write.keys) // 2 > above[write.partition]
+        ]
+
+
+_WRITING = frozenset((PackedUpdate, PackedHistory))
+
+
+def _apart(block: PackedBlock) -> tuple[Iterable[tuple[int, Skimmed]], list[tuple[int, Skimmed]]]:
+    """The records of a block that have writes, and the others, each with its LSN. Nearly all blocks have no others."""
+    records = enumerate(block.records, block.first_lsn)
+    if _WRITING.issuperset(map(type, block.records)):
+        return records, []
+    whole = list(records)
+    return [x for x in whole if type(x[1]) in _WRITING], [x for x in whole if type(x[1]) not in _WRITING]
 
 
 def _written(asked: Mapping[Fragment, Asked], write: r.Write, lsn: int, time_ms: int, record: str) -> None:
@@ -189,6 +238,46 @@ def _closed(
             _written(asked, write, lsn, time_ms, record)
 
 
+def placed(finding: Finding, views: Mapping[NodeId, FragmentView]) -> Finding:
+    """The finding, and where its record stands in the logs, if all these copies agree about that: who looks there needs
+    nothing else of them."""
+    epoch, counter = finding.right.get("epoch"), finding.right.get("counter")
+    if finding.key is None or finding.history != AGREED or not isinstance(counter, int) or not views:
+        return finding
+    if any(not v.counter.covers(counter - 1, 1) or _issuer(v.epochs, counter) != epoch for v in views.values()):
+        return finding
+    evidence: dict[NodeId, Facts] = {node: {"silent_to": views[node].history_from} for node in sorted(views)}
+    return msgspec.structs.replace(finding, sought=counter, evidence=evidence)
+
+
+def _issuer(epochs: Sequence[tuple[int, int]], counter: int) -> int:
+    """The epoch of a counter, by a table of epochs with the first counter of each."""
+    return next((epoch for epoch, first in reversed(epochs) if first <= counter), 0)
+
+
+def looked_up(findings: Sequence[Finding], logs: Mapping[NodeId, tuple[Path, int]]) -> list[Finding]:
+    """Findings that are `placed`, with what the logs tell of them: of each node where its log is, and up to which LSN."""
+    heard: dict[NodeId, dict[Fragment, Asked]] = {}
+    for node, (wal, to_lsn) in logs.items():
+        mine = heard[node] = {}
+        for name, group in groupby((f for f in findings if node in f.evidence), key=lambda f: (f.namespace, f.partition)):
+            sought = {raw_key(f.key): (f.sought, f.right["epoch"]) for f in group if f.key is not None}
+            epochs = [(epoch, counter) for counter, epoch in sorted(sought.values()) if isinstance(epoch, int)]
+            mine[name] = Asked(epochs, sought, (), {key: counter for key, (counter, _) in sought.items()})
+        if mine:
+            ask_log(wal, to_lsn, mine)
+    return [_found_there(finding, heard) for finding in findings]
+
+
+def _found_there(finding: Finding, heard: Mapping[NodeId, Mapping[Fragment, Asked]]) -> Finding:
+    evidence, name, key = dict(finding.evidence), (finding.namespace, finding.partition), raw_key(finding.key or "")
+    for node in evidence:
+        trace = heard[node][name].newest.get(key)
+        if trace is not None:
+            evidence[node] = trace.facts()
+    return msgspec.structs.replace(finding, evidence=evidence, sought=0)
+
+
 def attributed(
     findings: Sequence[Finding],
     states: Sequence[S],
@@ -207,7 +296,9 @@ def attributed(
             if view is not None:
                 found = list(group)
                 runs = [(f.counters[0], f.counters[-1]) for f in found if f.kind in PARTED]
-                mine[name] = Asked(view, [raw_key(f.key) for f in found if f.key is not None], runs, _known(found, view))
+                mine[name] = Asked(
+                    view.epochs, [raw_key(f.key) for f in found if f.key is not None], runs, _known(found, view)
+                )
         if mine:
             ask(state, mine)
             heard[state.identity.node] = mine

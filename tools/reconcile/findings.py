@@ -80,6 +80,9 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     it `parted`. `evidence` is by node: the last record of the key, or the place, in its log, or up to which counter
     that log cannot say. `primary` is the primary, where it has a copy here; `holders`
     are the copies that have what is `right`.
+
+    `sought` is for who asks the logs, and in no report: all copies here have this counter, of which the right update is,
+    and `evidence` says how far each log reaches back.
     """
 
     kind: Kind
@@ -98,6 +101,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     evidence: dict[NodeId, Facts] = {}
     primary: NodeId = ""
     holders: list[NodeId] = []
+    sought: int = 0
 
     @property
     def incomplete(self) -> bool:

@@ -35,7 +35,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     `ended` is how transactions that are in doubt somewhere ended elsewhere, `torn` those that ended in two ways, and
     `unheard` are nodes whose logs are damaged, or gone, and so are not asked about rows. `at_rest` are those that do not
-    run and whose checkpoint has all of their log. `maps`: of each log, the LSNs and versions of the last committed maps.
+    run and whose checkpoint has all of their log. `maps`: of each log, the LSNs and versions of the last committed maps,
+    and `ends` where it ends, 0 where it goes on.
     `keys`: nothing but these is looked at, which an earlier look left unsettled.
     `ranges`: of these fragments only these rows. The range that has no lower bound goes with all else that there is to say
     of its partition; a share with another one has nothing but these rows (`piece`). `shelf` is a folder where a log lies by
@@ -52,6 +53,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     limit: int
     maps: dict[NodeId, list[tuple[int, str]]] = {}
+    ends: dict[NodeId, int] = {}
     keys: dict[Fragment, list[bytes]] = {}
     ranges: dict[Fragment, Range] = {}
     shelf: str = ""
@@ -97,7 +99,8 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
     )
     torn = torn_ones({s.node: s.told for s in readable})
     decisions = decisions_in_sync(readable, topology)
-    numbers = [number for number in range(len(topology.placements)) if not only or number in set(only)]
+    chosen = frozenset(only)
+    numbers = [number for number in range(len(topology.placements)) if not only or number in chosen]
     counts = Counts()
     if rules.level is Level.DIGEST:
         quiet, counts = quiet_ones(readable, topology, numbers, decisions, {one.partition for one in torn})
@@ -113,6 +116,7 @@ def plan(surveys: Sequence[Survey], *, shares: int, rules: Rules, limit: int, on
         rules=rules,
         limit=limit,
         maps={s.node: s.told.maps for s in readable},
+        ends={s.node: 0 if s.live else s.lsn for s in readable},
     )
     return Plan(
         surveys=list(surveys),

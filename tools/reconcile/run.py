@@ -19,7 +19,7 @@ from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
 from tools.reconcile.plan import Plan, Share, plan
 from tools.reconcile.report import Report, make_report
-from tools.reconcile.share import Found, attribute, check_share
+from tools.reconcile.share import attribute, check_share, found_by
 from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
 from tools.reconcile.task import ShareResult
 
@@ -125,7 +125,6 @@ def with_evidence(report: Report, planned: Plan, engine: Engine, at_once: int = 
     while some := list(islice(left, at_once)):
         result = ShareResult()
         result.keep(some)
-        found = Found(directories=whole.directories, at_rest=whole.at_rest, maps=whole.maps, result=result)
-        for told in engine(attribute, [found]):
+        for told in engine(attribute, [found_by(whole, result)]):
             lines.add(told.lines())
     return msgspec.structs.replace(report, findings=lines)

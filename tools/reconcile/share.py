@@ -21,12 +21,12 @@ from engine.state.store import Row
 from rebalance.table import Placement
 from tools.reconcile.compare import core_of, cut_of
 from tools.reconcile.copies import Copy, Level
-from tools.reconcile.evidence import ask, attributed
+from tools.reconcile.evidence import ask, attributed, looked_up, placed
 from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Kind
 from tools.reconcile.plan import Range, Share
 from tools.reconcile.shelf import of_partitions, shelved, split
-from tools.reconcile.task import Read, ShareResult, Task
+from tools.reconcile.task import LINES_AT_ONCE, Read, ShareResult, Task
 from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import LogRows
 from tools.wal.rows import Rows as LogSaid
@@ -46,9 +46,9 @@ def check_share(share: Share) -> ShareResult:
         task.hear()
         for number in share.partitions:
             task.partition(number, unread.get(number, {}))
-            result.keep(map(msgspec.json.encode, task.findings))
-            task.findings = []
-        result.keep(map(msgspec.json.encode, task.findings))
+            if len(task.findings) >= LINES_AT_ONCE:
+                task.put_away()
+        task.put_away()
     return result
 
 
@@ -58,19 +58,32 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     directories: dict[NodeId, str]
     at_rest: list[NodeId]
     maps: dict[NodeId, list[tuple[int, str]]]
+    ends: dict[NodeId, int]
     result: ShareResult
+
+
+def found_by(share: Share, result: ShareResult) -> Found:
+    """What was found in a share of some directories, or in all of them."""
+    return Found(directories=share.directories, at_rest=share.at_rest, maps=share.maps, ends=share.ends, result=result)
 
 
 @uncollected
 def attribute(found: Found) -> ShareResult:
-    """The findings, each with what the logs tell of it; a log is read once for all of them."""
-    result = ShareResult()
+    """The findings, each with what the logs tell of it; a log is read once for all of them.
+
+    Mostly each says where in the logs that stands; only for the others are directories opened once more.
+    """
     findings = [msgspec.json.decode(line, type=Finding) for line in found.result.lines()]
-    numbers = sorted({finding.partition for finding in findings if finding.namespace})
-    if not numbers:
-        return found.result
-    with opened(found.directories, numbers, found.at_rest) as (states, _):
-        result.keep(map(msgspec.json.encode, attributed(findings, states, found.maps, ask)))
+    placed = [f for f in findings if f.sought]
+    others = [f for f in findings if not f.sought]
+    logs = {node: (here(path) / "wal", found.ends[node]) for node, path in found.directories.items()}
+    told = iter(looked_up(placed, logs))
+    numbers = sorted({finding.partition for finding in others if finding.namespace})
+    if numbers:
+        with opened(found.directories, numbers, found.at_rest) as (states, _):
+            others = attributed(others, states, found.maps, ask)
+    left, result = iter(others), ShareResult()
+    result.keep(msgspec.json.encode(next(told) if finding.sought else next(left)) for finding in findings)
     return result
 
 
@@ -235,6 +248,11 @@ class _OfDirectories(Task[State]):
                     self.add(Finding(Kind.UNREADABLE, on=[node], detail=log.unopened))
                     continue
                 self.said |= {name: (node, log.fragments.get(name) or LogSaid()) for name in asked[node]}
+
+    def to_be_asked(self, finding: Finding) -> Finding:
+        """With where its record stands in the logs, if that is known."""
+        name = (finding.namespace, finding.partition)
+        return placed(finding, {s.identity.node: s.fragments[name] for s in self.states if name in s.fragments})
 
     def read(self, name: Fragment, states: Sequence[State], copies: Sequence[Copy], placement: Placement) -> Read:
         """All rows; none where digests are enough; some, where it is looked again."""

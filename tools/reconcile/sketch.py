@@ -284,7 +284,7 @@ def slice_of(path: str, asking: Asking) -> Slice:
             rows, holds = log.fragments.get(name), one.holds()
             keys = [key for key, *_ in found[name][0]] + [key for key, _ in found[name][1] if key is not None]
             keys += [key for key in (rows.said if rows is not None else ()) if holds(key)]
-            traced[name] = Asked(views[name], keys, one.runs)
+            traced[name] = Asked(views[name].epochs, keys, one.runs)
         ask(state, traced)
         return Slice(
             asking.cluster,

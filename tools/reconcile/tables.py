@@ -28,7 +28,7 @@ from tools.reconcile.exported import TableShare, is_table, judge_tables, sketche
 from tools.reconcile.fetched import here
 from tools.reconcile.findings import Finding, Values
 from tools.reconcile.plan import Share, plan
-from tools.reconcile.share import Found, attribute, check_share
+from tools.reconcile.share import attribute, check_share, found_by
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.sketched import planned_of
 from tools.reconcile.survey import Look, local_path, named_path, surveys_of
@@ -210,8 +210,7 @@ def _rows(piece: Piece) -> Iterator[Cells]:
             if piece.tables:
                 return (_found(line) for line in judge_tables(TableShare(piece.share, list(piece.tables))).lines())
             share = piece.share
-            found = Found(directories=share.directories, at_rest=share.at_rest, maps=share.maps, result=check_share(share))
-            return (_found(line) for line in attribute(found).lines())
+            return (_found(line) for line in attribute(found_by(share, check_share(share))).lines())
 
 
 def _state(piece: Piece) -> Iterator[Cells]:

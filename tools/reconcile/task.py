@@ -266,6 +266,15 @@ class Task(ABC, Generic[S]):
         fragments, before = apart.get(f"{node} {standing}", (0, 0))
         apart[f"{node} {standing}"] = (fragments + 1, before + behind)
 
+    def put_away(self) -> None:
+        """What was found so far goes to the result."""
+        self.result.keep(msgspec.json.encode(self.to_be_asked(finding)) for finding in self.findings)
+        self.findings = []
+
+    def to_be_asked(self, finding: Finding) -> Finding:
+        """A finding as whoever asks the logs about it wants it."""
+        return finding
+
     def add(self, finding: Finding) -> None:
         result, limit = self.result, self.share.limit
         result.counts.kinds[finding.kind] = result.counts.kinds.get(finding.kind, 0) + 1

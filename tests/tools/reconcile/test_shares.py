@@ -189,7 +189,7 @@ def test_a_record_that_came_out_of_order_is_found_by_a_second_look(segmented: li
     for write in (*later, r.Write(namespace, number, epoch, lwm, [b"late"], [b"v"]), *later[-1:] * 40):
         append(path, [r.Update([write])], now_ms=NOW_MS, segment_bytes=8 << 10)
     with read_directory(path) as state:
-        sought = Asked(state.fragments[HOT], [b"late"], (), {b"late": lwm + 1})
+        sought = Asked(state.fragments[HOT].epochs, [b"late"], (), {b"late": lwm + 1})
         assert sought.sought == [lwm + 1]
         ask(state, {HOT: sought})
     assert (sought.is_answered, sought.newest[b"late"].value) == (True, b"v")
