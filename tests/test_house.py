@@ -50,6 +50,7 @@ DOING = {
         "codecs",
         "inside",
         "keeping",
+        "leases",
         "loop",
         "moments",
         "namespace",

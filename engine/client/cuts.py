@@ -34,13 +34,23 @@ class TakeCutCall(Call):
 class KeepCutCall(Call):
     """Whoever reads at a cut lives, or is done (`over`): said to all primaries.
 
-    `leading`: a partition of each of them, by the map when it is begun; none: they are looked for among all.
+    `others`: of those who read at theirs and are done, too. `leading`: a partition of each primary, by the map when it is
+    begun; none: they are looked for among all.
     """
 
-    def __init__(self, cut: Era, holder: bytes, *, over: bool = False, leading: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        cut: Era,
+        holder: bytes,
+        *,
+        over: bool = False,
+        others: list[tuple[Era, bytes]] | None = None,
+        leading: list[int] | None = None,
+    ) -> None:
         self.cut = cut
         self.holder = holder
         self.over = over
+        self.others = others or []
         self.leading = leading
 
     def partitions(self, topology: Topology) -> list[int]:
@@ -51,7 +61,7 @@ class KeepCutCall(Call):
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Tell the primary of some."""
-        return KeepCut(request_id, self.cut, self.holder, self.over)
+        return KeepCut(request_id, self.cut, self.holder, self.over, self.others)
 
     def take(self, items: list[Item], reply: Reply) -> None:
         """Nothing to note."""

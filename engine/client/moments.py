@@ -9,22 +9,16 @@ be lost; then one goes on as before.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from typing import TypeAlias
 
 from engine import errors
 from engine.client.calls import Call, GetCall
-from engine.client.cuts import KeepCutCall, TakeCutCall
+from engine.client.cuts import TakeCutCall
 from engine.client.session import Session
 from wal.ids import NO_ERA, TX_ID_BYTES, Era, Namespace
-
-KEEP_SECONDS = 3.0
-"""Whoever reads at a cut says so to all nodes, which would let it go after ten seconds."""
 
 CHECKS_TO_CUT = 32
 """So many times it is asked whether all is as it was; then a cut is dearer no more."""
@@ -41,32 +35,18 @@ class HeldCut:
         self._session = session
         self._until = until
         self._holder = secrets.token_bytes(TX_ID_BYTES)
-        self._keeper: asyncio.Task[None] | None = None
         self.cut: Era = NO_ERA
 
     async def take(self, timeout: float | None = None) -> None:
         """Take it: all that was acknowledged is in it."""
         call = TakeCutCall(self._holder)
         self.cut = (await self._session.call(call, timeout=timeout)).cut
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._session.cuts.hold(self.cut, self._holder, self._until)
 
-    async def _keep(self) -> None:
-        while time.monotonic() < self._until:
-            await asyncio.sleep(KEEP_SECONDS)
-            with suppress(errors.Error):  # whoever reads is told
-                await self._session.call(
-                    KeepCutCall(self.cut, self._holder, leading=self._session.leading), timeout=KEEP_SECONDS
-                )
-
-    async def let_go(self) -> None:
+    def let_go(self) -> None:
         """Nobody reads at it any more."""
-        if self._keeper is not None:
-            self._keeper.cancel()
         if self.cut != NO_ERA:
-            with suppress(errors.Error):  # the nodes let it go by themselves
-                await self._session.call(
-                    KeepCutCall(self.cut, self._holder, over=True, leading=self._session.leading), timeout=KEEP_SECONDS
-                )
+            self._session.cuts.let_go(self.cut, self._holder)
 
 
 class Moment:
@@ -90,7 +70,7 @@ class Moment:
             try:
                 await ask(call)
             except (errors.SnapshotLost, errors.SnapshotTooOld):
-                await self.leave()
+                self.leave()
             else:
                 return call
         call = GetCall(namespace, keys)
@@ -105,7 +85,7 @@ class Moment:
     async def be_sure(self, ask: Ask, checks: Iterable[Call]) -> None:
         """See that all is as it was, which is what these calls ask."""
         self._checks += 1
-        await self.leave()
+        self.leave()
         if not self._checks % CHECKS_TO_CUT:
             self._held = HeldCut(self._session, self._until)
             try:
@@ -116,8 +96,8 @@ class Moment:
             await ask(check)
         self.unsure = False
 
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """It reads at no cut any more."""
         held, self._held = self._held, None
         if held is not None:
-            await held.let_go()
+            held.let_go()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Protocol, TypeVar, cast
 
 from engine import errors
 from engine.client.calls import Call
+from engine.client.leases import CutLeases
 from engine.client.routing import Router
 from engine.client.timing import check_seconds
 from engine.errors import ProtocolError
@@ -62,6 +64,7 @@ class Session:
         self.timeout = timeout
         self.router = Router(seeds, draw=secrets.randbits(128), domain=domain)
         self.links: Links | None = None
+        self.cuts = CutLeases(self, self.loop)
         self._flushing = False
         self._ticking = False
         self._waiting = 0
@@ -215,9 +218,18 @@ class Session:
         self.router.on_unsendable(request, f"expected at most {FRAME_BYTES_MAX} bytes")
         self._wake()
 
+    def _say_last(self, calls: Sequence[Call]) -> None:
+        """Say what nobody waits for, before the connections go."""
+        now = time.monotonic_ns()
+        for call in calls if self.failure is None else ():
+            call.waiter = self.loop.create_future()
+            self.router.begin(call, now, now)
+        self._flush()
+
     async def close(self) -> None:
         """End every call and hang up."""
         if not self.closed:
+            self._say_last(self.cuts.close())
             self.closed = True
             if self._keeper is not None:
                 self._keeper.cancel()

@@ -180,7 +180,7 @@ class Snapshot(OfThisProcess):
     ) -> None:
         self._over = True
         if self._held is not None:
-            await self._held.let_go()
+            self._held.let_go()
 
 
 async def read(begin: Callable[[], Snapshot], function: Callable[[Snapshot], Awaitable[T]], attempts: int) -> T:

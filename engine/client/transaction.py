@@ -341,7 +341,7 @@ class Transaction:
     async def _commit(self) -> None:
         self.check_open()
         self._keeper.stop()
-        await self._moment.leave()
+        self._moment.leave()
         locks, reads, absent = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
         if self._written:
             self._take_id()
@@ -418,7 +418,7 @@ class Transaction:
         self._keeper.stop()
         self._state = "rolled back"
         self._unused()
-        await self._moment.leave()
+        self._moment.leave()
         await self._release()
 
     async def _release(self, keys: dict[_Key, None] | None = None) -> None:

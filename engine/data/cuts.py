@@ -180,18 +180,27 @@ class Cuts(Rule):
         lease.until = self.core.now + LEASE_MS * MS
 
     def on_keep(self, session: SessionId, request: KeepCut) -> None:
-        """A reader lives, or is done."""
-        lease = self.leases.get(request.cut)
+        """A reader lives, or is done, as others of the same client may be."""
+        lease, others = self.leases.get(request.cut), request.others if request.over else ()
+        self.core.work += len(others)
+        for cut, holder in others:
+            if (theirs := self.leases.get(cut)) is not None:
+                self._let_go(theirs, holder)
         if lease is None:
             self.refuse(session, request.id, request.cut)
             return
-        if not request.over:
+        if request.over:
+            self._let_go(lease, request.holder)
+        else:
             self.renew(lease)
-        elif lease.sealed:
-            lease.holders.pop(request.holder, None)
+        self.desk.reply(session, Done(request.id))
+
+    def _let_go(self, lease: Lease, holder: bytes) -> None:
+        """One reader less; the last one ends it."""
+        if lease.sealed:
+            lease.holders.pop(holder, None)
             if not lease.holders:
                 self._end(lease)
-        self.desk.reply(session, Done(request.id))
 
     def refuse(self, session: SessionId, request_id: int, cut: Era) -> None:
         """A cut cannot be read here."""

@@ -15,6 +15,7 @@ from typing import assert_never
 
 from engine.protocol.operations import problem_of
 from engine.protocol.requests import (
+    LET_GO_MAX,
     Admin,
     Check,
     CommitTx,
@@ -105,8 +106,11 @@ def problem_with(request: Request, partitions: int) -> str:
             now = not (request.count or request.stale or request.cut != NO_ERA)
             unlocked = "" if now or not request.unlocked else "unlocked: expected only for rows that are there now"
             return problem or _age(request.age_ms) or bounded or unlocked
-        case TakeCut(_, holder) | KeepCut(_, _, holder):
+        case TakeCut(_, holder):
             return _tx(holder)
+        case KeepCut(_, _, holder):
+            many = f"others: expected {LET_GO_MAX} at most" if len(request.others) > LET_GO_MAX else ""
+            return _tx(holder) or many or next(filter(None, (_tx(other) for _, other in request.others)), "")
         case Admin(_, command, arguments):
             return _admin(command, arguments)
         case _:

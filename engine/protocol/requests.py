@@ -238,13 +238,18 @@ class TakeCut(msgspec.Struct, frozen=True, array_like=True, tag="take-cut", gc=F
     within_ms: int = 0
 
 
+LET_GO_MAX = 1_000
+"""So many readers let go of their cuts in one request."""
+
+
 class KeepCut(msgspec.Struct, frozen=True, array_like=True, tag="keep-cut", gc=False):
-    """This holder still reads at a cut: renew the lease of it. `over`: it does not any more."""
+    """This holder still reads at a cut: renew the lease of it. `over`: it does not any more, nor do `others` at theirs."""
 
     id: int
     cut: Era
     holder: bytes
     over: bool = False
+    others: list[tuple[Era, bytes]] = []
 
 
 class Admin(msgspec.Struct, frozen=True, array_like=True, tag="admin", gc=False):

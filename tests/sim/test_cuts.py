@@ -61,6 +61,20 @@ def test_what_is_kept_goes_with_the_last_who_reads_it() -> None:
         stage.curtain()
 
 
+def test_readers_of_one_client_let_go_of_their_cuts_together() -> None:
+    with Stage(None) as stage:
+        stage.put(key(0), b"old")
+        first, later = _taken(stage), _taken(stage)
+        stage.put(key(0), b"new")
+        assert first < later
+        others = [(later, HOLDERS[0]), (later, HOLDERS[1]), ((first[0], first[1] - 1), HOLDERS[0])]
+        stage.do(stage.client.call(KeepCutCall(first, HOLDERS[0], others=others), timeout_ns=ANSWER_NS))
+        assert _read(stage, key(0), later) == b"old", "who reads on lets nobody go"
+        stage.do(stage.client.call(KeepCutCall(first, HOLDERS[0], over=True, others=others), timeout_ns=ANSWER_NS))
+        assert [_cuts(stage, name).kept.bytes for name in ("n1", "n2", "n3")] == [0, 0, 0]
+        stage.curtain()
+
+
 def test_a_reader_of_whom_nothing_is_heard_is_not_waited_for() -> None:
     with Stage(None) as stage:
         stage.put(key(0), b"old")

@@ -130,7 +130,14 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
         reverse=st.booleans(),
     ),
     TakeCut: st.builds(TakeCut, ID, TX),
-    KeepCut: st.builds(KeepCut, ID, st.tuples(NUMBER, NUMBER), TX, st.booleans()),
+    KeepCut: st.builds(
+        KeepCut,
+        ID,
+        st.tuples(NUMBER, NUMBER),
+        TX,
+        st.booleans(),
+        st.lists(st.tuples(st.tuples(NUMBER, NUMBER), TX), max_size=3),
+    ),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
 }
 ANY = st.one_of(*KINDS.values())

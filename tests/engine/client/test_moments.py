@@ -10,7 +10,9 @@ from engine import errors
 from engine.client.calls import Call, GetCall
 from engine.client.cuts import KeepCutCall
 from engine.client.ends import CheckCall
+from engine.client.leases import CutLeases
 from engine.client.moments import CHECKS_TO_CUT, HeldCut, Moment
+from engine.protocol.requests import LET_GO_MAX
 from wal.ids import NO_ERA, Era
 
 CUT: Era = (0, 7)
@@ -24,6 +26,7 @@ class Session:
         self.able = True
         self.leading = [0]
         self.router: Any = None
+        self.cuts = CutLeases(self, asyncio.get_running_loop())
 
     async def call(self, call: Any, *, timeout: float | None = None) -> Any:
         self.said.append(call)
@@ -32,6 +35,10 @@ class Session:
                 raise errors.Unavailable("a member says nothing")
             call.cut = CUT
         return call
+
+    def cuts_said(self) -> list[KeepCutCall]:
+        """What was said of cuts that were taken."""
+        return [call for call in self.said if isinstance(call, KeepCutCall)]
 
 
 class Story:
@@ -62,9 +69,9 @@ def test_it_is_cut_after_some_questions_and_before_the_last_of_them() -> None:
         assert [*cut, told.moment.is_cut] == [False, False, True]
         assert len(told.asked) == CHECKS_TO_CUT
         assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == CUT
-        await told.moment.leave()
-        assert isinstance(told.session.said[-1], KeepCutCall)
-        assert told.session.said[-1].over
+        told.moment.leave()
+        (over,) = told.session.cuts.close()
+        assert (over.cut, over.over) == (CUT, True)
         assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == NO_ERA
 
     asyncio.run(story())
@@ -95,10 +102,39 @@ def test_where_no_cut_can_be_taken_it_goes_on_asking() -> None:
 def test_a_cut_is_kept_until_its_time_is_over() -> None:
     async def story() -> None:
         session = Session()
-        held = HeldCut(session, until=-math.inf)  # type: ignore[arg-type]  # as above
-        await held.take()
-        assert held._keeper is not None
-        await held._keeper
-        assert not any(isinstance(call, KeepCutCall) for call in session.said)
+        for until in (-math.inf, math.inf):
+            session.cuts.hold(CUT, b"%f" % until, until)
+            session.cuts._keep()
+        assert [(call.cut, call.over) for call in session.cuts_said()] == []
+        await asyncio.sleep(0)
+        assert [(call.cut, call.over) for call in session.cuts_said()] == [(CUT, False)]
+        session.cuts.close()
+
+    asyncio.run(story())
+
+
+def test_one_word_keeps_a_cut_for_all_who_read_at_it_and_lets_it_go_for_all_who_end() -> None:
+    async def story() -> None:
+        session = Session()
+        readers = [HeldCut(session) for _ in range(LET_GO_MAX + 1)]  # type: ignore[arg-type]  # as above
+        for reader in readers:
+            await reader.take()
+        session.said.clear()
+        session.cuts._keep()
+        await asyncio.sleep(0)
+        assert [(call.cut, call.over) for call in session.cuts_said()] == [(CUT, False)]
+        session.said.clear()
+        for reader in readers:
+            reader.let_go()
+        assert not session.said, "nobody waits for it"
+        session.cuts._leave()
+        await asyncio.sleep(0)
+        first, second = session.cuts_said()
+        assert (len(first.others), second.others, first.over, second.over) == (LET_GO_MAX - 1, [], True, True)
+        assert {first.holder, second.holder, *(holder for _, holder in first.others)} == {r._holder for r in readers}
+        session.said.clear()
+        session.cuts._keep()
+        await asyncio.sleep(0)
+        assert not session.said, "there is nothing left to keep"
 
     asyncio.run(story())
