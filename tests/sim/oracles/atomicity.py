@@ -36,12 +36,11 @@ class Atomicity(Oracle):
                     )
 
     def finish(self, world: World) -> None:
-        """Each transaction that was voted for, in all its partitions, on all copies."""
+        """Each transaction that was voted for, on all copies, in all its partitions that nobody has let begin again."""
         newest = self._ledger.newest
         assert newest is not None
-        if self._ledger.given_up:
-            return  # a decision, or a part, may be among what is lost
-        for tx, votes in self._ledger.votes.items():
+        for tx, parts in self._ledger.votes.items():
+            votes = [number for number in parts if number not in self._ledger.given_up]
             ends = {number: self._end(tx, number) for number in votes}
             known = {end for end in ends.values() if end is not None}
             if len(known) > 1:

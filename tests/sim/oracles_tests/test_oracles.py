@@ -303,6 +303,12 @@ def test_what_an_operator_gave_up_may_be_aborted_when_it_was_committed_and_forgo
         _decide_again(small, COMMITTED, ABORTED, part=r.Write(NAME[0], elsewhere, 9, 0, [KEY], [b"lost"]))
 
 
+def commit_by_half_beside_what_was_given_up(small: Small) -> None:
+    """What an operator let begin again excuses what was in it, and not that the others ended in two ways."""
+    small.oracles.ledger.given_up[(NAME[1] + 2) % PARTITIONS] = None
+    commit_by_half(small)
+
+
 def remember_every_write(small: Small) -> None:
     copy = small.copy(small.primary)
     for number in range(100):
@@ -347,6 +353,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
         ("equal-counters", lose_a_row),
         ("atomicity", tell_two_outcomes),
         ("atomicity", commit_by_half),
+        ("atomicity", commit_by_half_beside_what_was_given_up),
         ("atomicity", leave_a_vote_behind),
         ("durability", say_more_than_is_durable),
         ("durability", claim_more_than_is_durable),
