@@ -38,7 +38,8 @@ class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", 
     """All that one node has. From now on it takes no replication and no commits of version `after`.
 
     `claims` is the most that other lives were heard to claim: a disk that begins a life below that was set back.
-    `vouched` are MOVING copies, of partitions it is primary of, that have everything it has.
+    `vouched` are MOVING copies, of partitions it is primary of, that have everything it has. `sums`: what each of its
+    copies adds up to (`rebalance.sums`), for who asked for that; then `copies` is empty, and asked for where they differ.
     """
 
     after: Version
@@ -47,6 +48,26 @@ class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", 
     claims: list[r.Claim]
     copies: list[CopyReport]
     vouched: list[tuple[int, NodeId]]
+    sums: list[tuple[int, int]] | None = None
+
+
+class AskCopies(msgspec.Struct, frozen=True, array_like=True, tag="ask-copies", gc=False):
+    """What you had of these partitions when you reported, fragment by fragment; what I ask has a number."""
+
+    after: Version
+    ballot: Ballot
+    number: int
+    partitions: list[int]
+
+
+class Copies(msgspec.Struct, frozen=True, array_like=True, tag="copies", gc=False):
+    """That."""
+
+    after: Version
+    ballot: Ballot
+    number: int
+    life: Life
+    copies: list[CopyReport]
 
 
 # Promotion.

@@ -35,6 +35,11 @@ def report_of(fragment: FragmentState, *, doubted: bool) -> CopyReport:
     )
 
 
+def says_something(fragment: FragmentState) -> bool:
+    """Whether there is a line of it."""
+    return bool(fragment.loading or fragment.counter.hwm or fragment.stable)
+
+
 def reports_of(
     fragments: Mapping[Fragment, FragmentState], doubted: Container[Fragment], into: list[CopyReport]
 ) -> Iterator[int]:
@@ -46,8 +51,7 @@ def reports_of(
         into += [
             report_of(fragment, doubted=name in doubted)
             for name in some
-            if (fragment := fragments.get(name)) is not None
-            and (fragment.loading or fragment.counter.hwm or fragment.stable)
+            if (fragment := fragments.get(name)) is not None and says_something(fragment)
         ]
         yield len(some) // REPORTS_OF_WORK
 

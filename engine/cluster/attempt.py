@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence, Sized
+
+import msgspec
 
 from engine.cluster.claims import Claims
-from engine.messages import Promise, SingleMap
+from engine.messages import Announce, AskCopies, Copies, Promise, SingleMap
 from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
+from rebalance.sums import in_doubt
 from rebalance.table import Candidate, Group, Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, Namespace, NodeId, Version
@@ -75,6 +78,11 @@ class Attempt:
         self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
         self.promises: dict[NodeId, Promise] = {}
         self.singles: dict[NodeId, SingleMap] = {}
+        self.reports = 0  # so many came
+        self.in_doubt: frozenset[int] = frozenset()  # partitions of which those who told sums are to tell all
+        self.asks_for = 0  # the number of what they were asked for last
+        self.told: dict[NodeId, Copies] = {}  # what they answered to that
+        self.untold: dict[NodeId, None] = {}  # who has not answered
         self.proposed: bytes | None = None
         self.accepts: dict[NodeId, None] = {}
         self.planning = False  # what to propose is being found out
@@ -153,12 +161,76 @@ class Attempt:
         promises = [self.promises.get(m.node) for m in topology.members]
         return all(p is not None and p.hands_over for p in promises), all(p is not None and p.admits for p in promises)
 
+    @property
+    def announce(self) -> Announce:
+        """What begins it."""
+        return Announce(self.after, self.ballot, self.intent.handover, sums=True)
+
+    @property
+    def asking(self) -> AskCopies:
+        """What those are asked who have reported sums."""
+        return AskCopies(self.after, self.ballot, self.asks_for, sorted(self.in_doubt))
+
+    def report(self, node: NodeId, single: SingleMap) -> None:
+        """A candidate reports, for the first time or in another life."""
+        if (known := self.singles.get(node)) is not None and known.life != single.life:
+            self.told.pop(node, None)
+        self.singles[node] = single
+        self.reports += 1
+
+    def leave_out(self, nodes: Sequence[NodeId]) -> None:
+        """Of these it is not known what they have."""
+        for node in nodes:
+            self.singles.pop(node, None)
+            self.told.pop(node, None)
+        self.untold = {node: None for node in self.untold if node in self.singles}
+
+    @property
+    def awaited(self) -> list[NodeId]:
+        """The candidates who have not reported, or not all that they were asked for."""
+        return [c.node for c in self.intent.candidates if c.node not in self.singles or c.node in self.untold]
+
+    @property
+    def held(self) -> list[Sized]:
+        """The long lists that it holds."""
+        singles = [single.copies or single.sums or [] for single in self.singles.values()]
+        return [*singles, *(copies.copies for copies in self.told.values())]
+
+    def compare(self, topology: Topology) -> Generator[int, None, None]:
+        """Find out in pieces where copies are not alike, and who has yet to tell all that it has of these partitions."""
+        compared, doubts = -1, frozenset[int]()
+        while compared != self.reports:  # else somebody reported meanwhile
+            compared = self.reports
+            doubts = yield from in_doubt(topology, dict(self.singles), self.intent.reset)
+        if not doubts <= self.in_doubt:
+            self.in_doubt, self.told = self.in_doubt | doubts, {}
+            self.asks_for += 1
+        summed = [n for n, single in self.singles.items() if single.sums is not None]
+        self.untold = dict.fromkeys(n for n in summed if self.in_doubt and n not in self.told)
+
+    def answer(self, node: NodeId, copies: Copies) -> bool:
+        """A candidate has told what it was asked for last; whether this is of use."""
+        single = self.singles.get(node)
+        if copies.number != self.asks_for or node not in self.untold or single is None or single.life != copies.life:
+            return False
+        del self.untold[node]
+        self.told[node] = copies
+        return True
+
+    def _reported(self, node: NodeId) -> SingleMap:
+        """What a candidate has, of what is in doubt; of all else, that it has what the others have."""
+        single, told = self.singles[node], self.told.get(node)
+        if all(other.sums is None for other in self.singles.values()):
+            return single
+        copies = told.copies if told is not None else single.copies
+        return msgspec.structs.replace(single, copies=[c for c in copies if c.partition in self.in_doubt])
+
     def change(self, topology: Topology, claims: Claims, map_hash: int) -> Change:
         """What is to be planned, with those candidates who have answered."""
-        intent, singles = self.intent, self.singles
+        intent, singles = self.intent, {node: self._reported(node) for node in self.singles}
         return Change(
             candidates=[_as_reported(c, singles[c.node]) for c in intent.candidates if c.node in singles],
-            singles=dict(singles),
+            singles=singles,
             handover=intent.handover,
             baseline=intent.baseline if intent.baseline is not None else topology.baseline,
             leaving=intent.leaving,

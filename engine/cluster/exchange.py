@@ -9,7 +9,10 @@ map exchange:
                       <-------    Promise
                                   finish transactions on partitions that are handed over (bounded), then stop
                       <-------    SingleMap: what every copy here has; from now on no replication of version N
- majority of promises, all single maps:
+ all single maps; where the copies of partitions are not alike:
+ AskCopies            ------->
+                      <-------    Copies: of these, what each fragment has
+ majority of promises, and all that:
  Propose(full map)    ------->    log the accepted map
                       <-------    Accept
  majority of accepts:
@@ -32,19 +35,30 @@ from typing import assert_never, get_args
 from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
+from engine.cluster.reporting import Reporting
 from engine.cluster.splits import Splits
-from engine.messages import Accept, Announce, AskMap, Commit, CopyReport, Promise, Propose, Refuse, SingleMap
+from engine.messages import (
+    Accept,
+    Announce,
+    AskCopies,
+    AskMap,
+    Commit,
+    Copies,
+    Promise,
+    Propose,
+    Refuse,
+    SingleMap,
+)
 from engine.messages.cluster import ToExchange
 from engine.turn.core import Core
 from engine.turn.letting_go import let_go
 from rebalance import table as topologies
 from rebalance.anew import Anew
 from rebalance.lives import disk_of, may_vote
-from rebalance.plan import Change, planning
+from rebalance.plan import planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
 from rebalance.table import Topology
-from rebalance.telling import reports_of
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, NodeId, Version
 from wal.probe import probe
@@ -69,21 +83,18 @@ class Exchange(Rule):
     ) -> None:
         super().__init__()
         self.core = core
-        self._anew = anew
+        self.reporting = Reporting(core, claims, anew, vouched)
         self.detector = detector
         self.claims = claims
         self._switch = switch
         self._drained = drained
         self._break_locks = break_locks
-        self._vouched = vouched
         self.attempt: Attempt | None = None
         self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
         self.all_hand_over = self.all_admit = False  # all of its members know of steps that do so
         self.draining: Announce | None = None  # announced, and not stopped yet
-        self._reporting: Announce | None = None  # stopped, the single map is not sent yet
         self._drain_until = 0
         self._coordinator: NodeId = ""
-        self.single: SingleMap | None = None  # the single map that was sent for the current ballot
         self.highest_seen = 0
         self.retry_at = 0
         self.held_up: list[str] = []
@@ -137,27 +148,13 @@ class Exchange(Rule):
         if message.ballot > self.promised:
             core.vote(r.Promised(message.after, message.ballot))
             self.standing = None
-            self.draining, self._reporting, self.single = message, None, None
+            self.draining = message
+            self.reporting.forget()
             self._drain_until = core.now + core.settings.exchange_drain_ms * MS
             self._coordinator = sender
-        accepted_ballot, accepted = self.accepted
-        core.send(
-            sender,
-            Promise(
-                message.after,
-                message.ballot,
-                accepted_ballot=accepted_ballot,
-                accepted=accepted,
-                life=core.life,
-                voted_lsn=core.voted_lsn,
-                claims=self.claims.sure(),
-                lasts=True,
-                hands_over=True,
-                admits=True,
-            ),
-        )
-        if self.single is not None:
-            core.send(sender, self.single)
+        core.send(sender, self.reporting.promise(message, *self.accepted))
+        if self.reporting.single is not None:
+            core.send(sender, self.reporting.single)
         self.try_report()
 
     def try_report(self) -> None:
@@ -175,25 +172,7 @@ class Exchange(Rule):
             self._break_locks(message.handover)
         self.draining, self.held_up = None, []
         core.stop()
-        self._reporting = message
-        core.in_pieces(self._report(message))
-
-    def _report(self, message: Announce) -> Iterator[int]:
-        """Send the single map, whose lines are found in pieces: as this node has stopped, they might be of one moment."""
-        copies: list[CopyReport] = []
-        for work in self.copies(copies):
-            yield work
-            if self._reporting is not message:
-                return  # another ballot, or the next map
-        core, self._reporting = self.core, None
-        life, known, vouched = core.life, self.claims.known(), self._vouched() if core.serving else []
-        self.single = SingleMap(message.after, message.ballot, life=life, claims=known, copies=copies, vouched=vouched)
-        core.send(self._coordinator, self.single)
-
-    def copies(self, into: list[CopyReport]) -> Iterator[int]:
-        """What every copy here has, in pieces; yields how much work each was."""
-        self._anew.told()
-        return reports_of(self.core.replica.fragments, self._anew.wanted, into)
+        self.reporting.begin(message, self._coordinator)
 
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Put the proposed map on disk, unless a higher ballot was promised."""
@@ -241,9 +220,9 @@ class Exchange(Rule):
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
         self.core.map_hash = map_hash
         still = self.core.frozen or self.draining is not None
-        singles = [self.single, *(self.attempt.singles.values() if self.attempt else ())]
-        self.core.little_by_little(let_go([single.copies for single in singles if single is not None]))
-        self.draining, self._reporting, self.single, self.held_up = None, None, None, []
+        self.core.little_by_little(let_go([*self.reporting.held, *(self.attempt.held if self.attempt else ())]))
+        self.draining, self.held_up = None, []
+        self.reporting.forget()
         self.attempt = self.standing = None
         self.retry_at = 0
         self.core.go_on_under(topology)
@@ -269,14 +248,15 @@ class Exchange(Rule):
         attempt, topology = self.attempt, self.core.topology
         assert attempt is not None
         assert topology is not None
-        asked = [c.node for c in attempt.intent.candidates if attempt.is_to_ask(topology, self.claims, c.node)]
-        self.core.send(tuple(asked), Announce(attempt.after, attempt.ballot, attempt.intent.handover))
+        candidates = attempt.intent.candidates
+        asked = tuple(c.node for c in candidates if attempt.is_to_ask(topology, self.claims, c.node))
+        self.core.send(asked, attempt.announce)
 
     def on_peer_seen(self, node: NodeId) -> None:
         """A connection was made: what was announced before may not have reached it."""
         attempt = self.attempt
         if attempt and attempt.proposed is None and node not in attempt.singles and attempt.asks_of(node):
-            self.core.send(node, Announce(attempt.after, attempt.ballot, attempt.intent.handover))
+            self.core.send(node, attempt.announce)
 
     def on_promise(self, sender: NodeId, message: Promise) -> None:
         """Count a promise."""
@@ -294,7 +274,17 @@ class Exchange(Rule):
             if not attempt.asks(sender, message.life):
                 probe("exchange.another_disk_of_the_name")
                 return
-            attempt.singles[sender] = message
+            attempt.report(sender, message)
+            self._try_propose()
+
+    def on_copies(self, sender: NodeId, message: Copies) -> None:
+        """Collect what somebody has of what is in doubt."""
+        attempt = self.attempt
+        if (
+            attempt
+            and (message.after, message.ballot) == (attempt.after, attempt.ballot)
+            and attempt.answer(sender, message)
+        ):
             self._try_propose()
 
     def _try_propose(self, *, late: bool = False) -> None:
@@ -304,11 +294,7 @@ class Exchange(Rule):
             return
         if sum(attempt.voted(core.topology, self.claims, n) for n in core.topology.voters) < core.topology.majority:
             return
-        waiting = [
-            c.node
-            for c in attempt.intent.candidates
-            if c.node not in attempt.singles and not self.detector.suspected(c.node)
-        ]
+        waiting = [node for node in attempt.awaited if not self.detector.suspected(node)]
         if waiting and not late:
             return
         if accepted := attempt.accepted:
@@ -319,6 +305,7 @@ class Exchange(Rule):
         if waiting:
             probe("exchange.left_out_the_silent")
             core.note(f"exchange after {attempt.after}: no single map from {', '.join(waiting)}: left out")
+        attempt.leave_out(list(attempt.untold))
         if not core.topology.carried_by({c.node for c in attempt.intent.candidates if c.node in attempt.singles}):
             return  # a map that its own voters could not continue would strand the cluster
         if outlived := attempt.outlived(self.claims):
@@ -326,12 +313,18 @@ class Exchange(Rule):
             core.note(f"exchange after {attempt.after}: {', '.join(outlived)} may have restarted meanwhile: ask again")
             self.give_up()
             return
-        change = attempt.change(core.topology, self.claims, core.map_hash)
         attempt.planning = True
-        core.in_pieces(self._plan(attempt, core.topology, change))
+        core.in_pieces(self._plan(attempt, core.topology))
 
-    def _plan(self, attempt: Attempt, old: Topology, change: Change) -> Iterator[int]:
-        """Find out what to propose; the attempt may end meanwhile."""
+    def _plan(self, attempt: Attempt, old: Topology) -> Iterator[int]:
+        """Find out what to propose, or what is to be asked before; the attempt may end meanwhile."""
+        yield from attempt.compare(old)
+        if attempt.untold and self.attempt is attempt:
+            probe("exchange.copies_are_not_alike")
+            attempt.planning = False
+            self.core.send(tuple(attempt.untold), attempt.asking)
+            return
+        change = attempt.change(old, self.claims, self.core.map_hash)
         plan = yield from planning(old, change, self.core.affinity)
         if self.attempt is not attempt:
             probe("exchange.planned_in_vain")
@@ -421,6 +414,7 @@ class Exchange(Rule):
             self.alarm.by(self._resend_at)
             if attempt.proposed is None:
                 self._announce()
+                core.send(tuple(attempt.untold), attempt.asking)
             else:
                 self._propose()
 
@@ -432,8 +426,13 @@ class Exchange(Rule):
             case Promise():
                 self.on_promise(sender, message)
             case SingleMap():
-                self.core.work += len(message.copies) // COPIES_OF_WORK
+                self.core.work += (len(message.copies) + len(message.sums or ())) // COPIES_OF_WORK
                 self.on_single_map(sender, message)
+            case AskCopies():
+                self.reporting.on_ask_copies(sender, message)
+            case Copies():
+                self.core.work += len(message.copies) // COPIES_OF_WORK
+                self.on_copies(sender, message)
             case Propose():
                 self.on_propose(sender, message)
             case Accept():

@@ -16,9 +16,11 @@ from engine.messages import (
     Accept,
     AcceptStep,
     Announce,
+    AskCopies,
     AskMap,
     Commit,
     CommitStep,
+    Copies,
     Heartbeat,
     Join,
     Leave,
@@ -48,6 +50,8 @@ OF_ANY_LIFE = (
     Announce,
     Promise,
     SingleMap,
+    AskCopies,
+    Copies,
     Propose,
     Accept,
     Refuse,
@@ -61,7 +65,7 @@ OF_ANY_LIFE = (
 )
 """What a life may say that the map does not list: each of these tells of its life, or is as true from anyone."""
 
-OF_A_MEMBER = (Promise, SingleMap, Accept, AcceptStep)
+OF_A_MEMBER = (Promise, SingleMap, Copies, Accept, AcceptStep)
 """Of these a map is made, and counted: another disk may say them when the one that the map lists is suspected. Else whoever
 comes by a connection that stood already could put itself in the place of a member that is there."""
 BEATS = 2

@@ -128,7 +128,7 @@ class Rescue(Rule):
     def _survey(self, sender: NodeId, number: int) -> Iterator[int]:
         """Tell who asks what is here."""
         core, copies = self.core, list[CopyReport]()
-        yield from self.exchange.copies(copies)
+        yield from self.exchange.reporting.copies(copies)
         version, committed = core.replica.committed
         ballot, accepted = self.exchange.accepted
         told = Surveyed(

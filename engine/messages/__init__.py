@@ -53,9 +53,11 @@ from engine.messages.transactions import (
 )
 from rebalance.lives import Life
 from rebalance.messages import (
+    AskCopies,
     AskProofs,
     AskTail,
     Contents,
+    Copies,
     CopyProof,
     CopyReport,
     CopyTail,
@@ -88,6 +90,8 @@ Message: TypeAlias = (
     | Announce
     | Promise
     | SingleMap
+    | AskCopies
+    | Copies
     | Propose
     | Accept
     | Refuse
@@ -142,6 +146,7 @@ __all__ = [
     "Accept",
     "AcceptStep",
     "Announce",
+    "AskCopies",
     "AskMap",
     "AskProofs",
     "AskTail",
@@ -151,6 +156,7 @@ __all__ = [
     "Confirm",
     "Confirmed",
     "Contents",
+    "Copies",
     "CopyProof",
     "CopyReport",
     "CopyTail",

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from rebalance.lives import Life
-from rebalance.messages import CopyReport, SingleMap
+from rebalance.messages import AskCopies, Copies, CopyReport, SingleMap
 from rebalance.migrations import Paused
 from rebalance.steps import Step
 from wal import records as r
@@ -145,11 +145,15 @@ class Surveyed(msgspec.Struct, frozen=True, array_like=True, tag="surveyed", gc=
 
 
 class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=False):
-    """The version after `after` is being decided under this ballot; `handover` partitions change their primary."""
+    """The version after `after` is being decided under this ballot; `handover` partitions change their primary.
+
+    `sums`: of copies that are alike I need to know no more than what they add up to.
+    """
 
     after: Version
     ballot: Ballot
     handover: list[int]
+    sums: bool = False
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=False):
@@ -265,7 +269,7 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag="drained", gc=Fa
     ballot: Ballot
 
 
-ToExchange: TypeAlias = Announce | Promise | SingleMap | Propose | Accept | Refuse | Commit | AskMap
+ToExchange: TypeAlias = Announce | Promise | SingleMap | AskCopies | Copies | Propose | Accept | Refuse | Commit | AskMap
 ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
 ToHandovers: TypeAlias = HandOver | Drained
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse

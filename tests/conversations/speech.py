@@ -14,6 +14,7 @@ from rebalance import table as topologies
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
 from rebalance.steps import Step, decode_step
+from rebalance.sums import NOT_WHOLE
 from rebalance.table import Placement, Topology
 from tests.conversations.names import Names, key_name
 from wal import records as r
@@ -147,6 +148,10 @@ class Speech:
                 return f"{ballot} after {after}{before}"
             case m.SingleMap(_, ballot):
                 return f"{ballot} {self._copies(message)}".rstrip()
+            case m.AskCopies(_, ballot, _, partitions):
+                return f"{ballot} {_partitions(partitions)}"
+            case m.Copies(_, ballot):
+                return f"{ballot} {_reports(message.copies)}".rstrip()
             case m.Propose(_, ballot, topology):
                 return f"{ballot} {map_line(topologies.decode(topology))}"
             case m.Accept(_, ballot):
@@ -264,14 +269,9 @@ class Speech:
                 assert_never(reply)
 
     def _copies(self, single: m.SingleMap) -> str:
-        copies = [
-            f"{c.namespace}/{c.partition} loading"
-            if c.loading
-            else f"{c.namespace}/{c.partition} lwm={c.lwm}{f' highest={c.highest}' if c.highest > c.lwm else ''}"
-            for c in single.copies
-        ]
         vouched = [f"vouches for p{p} {node}" for p, node in single.vouched]
-        return "; ".join([*copies, *vouched])
+        not_whole = [f"p{number} is not whole" for number, total in single.sums or () if total == NOT_WHOLE]
+        return "; ".join([*filter(None, [_reports(single.copies)]), *not_whole, *vouched])
 
     def _gives(self, copy: m.CopyTail) -> str:
         given = [*map(self.write, copy.writes), *map(self.record, copy.prepares)]
@@ -370,3 +370,12 @@ def _have(have: m.Have) -> str:
     flags = f"{' loading' if have.loading else ''}{' without history' if have.no_history else ''}"
     suspects = f" suspects {' '.join(map(key_name, have.suspects))}" if have.suspects else ""
     return f"{have.namespace}/{have.partition} lwm={have.lwm}{f' ranges={ranges}' if ranges else ''}{flags}{suspects}"
+
+
+def _reports(copies: list[m.CopyReport]) -> str:
+    return "; ".join(
+        f"{c.namespace}/{c.partition} loading"
+        if c.loading
+        else f"{c.namespace}/{c.partition} lwm={c.lwm}{f' highest={c.highest}' if c.highest > c.lwm else ''}"
+        for c in copies
+    )

@@ -27,6 +27,7 @@ from rich.console import Console
 from engine.errors import UsageError
 from tools.bench.cluster import blocked, crossing, puts, queue, reads_of_one, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts, scans
+from tools.bench.exchange import exchanges
 from tools.bench.expiring import expiring
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.log import archives, history, log_parts, replay
@@ -77,6 +78,7 @@ FIGURES: dict[str, Measure] = {
     "return-without-history": partial(returned_without_history, goal=1.3, remembered=True),
     "return-without-memory": partial(returned_without_history, goal=1.3, remembered=False),
     "serial-parallel": side_by_side,
+    "exchange": exchanges,
     "history": partial(history, goal=150_000),
     "replay": partial(replay, goal=200_000),
     "log": log_parts,

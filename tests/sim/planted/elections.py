@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -204,6 +204,18 @@ def whoever_has_what_is_lost_joins_by_a_step(machine: Machine) -> None:
     during(machine, machine.node.steps, "take", steps_of_maps, "may_join", lambda *_: True)
     during(machine, machine.node.steps, "on_propose", step_rules, "may_join", lambda *_: True)
     during(machine, machine.node.steps, "on_commit", step_rules, "may_join", lambda *_: True)
+
+
+@ELECTIONS.fault("1, 4")
+def sums_say_nothing(machine: Machine) -> None:
+    """A copy says that it adds up to what all others add up to, whatever it has."""
+    assert machine.node is not None
+
+    def sums(original: Callable[..., Iterator[int]], into: list[tuple[int, int]]) -> Iterator[int]:
+        yield from original(into)
+        into[:] = [(number, 1) for number, _ in into]
+
+    around(machine.node.exchange.reporting, "_sums", sums)
 
 
 def _with_survivors(machine: Machine, survivors: Callable[..., list[NodeId]]) -> None:

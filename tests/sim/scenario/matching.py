@@ -30,7 +30,10 @@ from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "exchange": ("announce", "promise", "single-map", "full-map", "accept", "refuse", "commit", "ask-map"),
+    "exchange": (
+        *("announce", "promise", "single-map", "ask-copies", "copies"),
+        *("full-map", "accept", "refuse", "commit", "ask-map"),
+    ),
     "rebalance": ("demand", "supply", "more", "settled", "settle", "caught-up"),
     "replication": ("replicate", "replicated"),
     "read": ("confirm", "confirmed"),
