@@ -11,10 +11,12 @@ import msgspec
 
 from engine.cluster.claims import Claims
 from engine.messages import Announce, AskCopies, Copies, Promise, SingleMap
+from engine.turn.core import Core
 from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
+from rebalance.ports import MS
 from rebalance.sums import in_doubt
 from rebalance.table import Candidate, Group, Topology
 from wal import records as r
@@ -253,3 +255,16 @@ class Attempt:
 def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
     """A candidate in the life that has answered."""
     return Candidate(candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain)
+
+
+def answers_by(core: Core) -> int:
+    """Until when who is asked now may answer, in the time for which this node is there to take answers."""
+    return core.attentive + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
+
+
+def ask_copies(core: Core, attempt: Attempt) -> None:
+    """Ask those who have told sums only for what is in doubt: that promises nothing, and this disk may be slow."""
+    if others := tuple(node for node in attempt.untold if node != core.node):
+        core.send_early(others, attempt.asking)
+    if core.node in attempt.untold:
+        core.send(core.node, attempt.asking)

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent
+from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent, answers_by, ask_copies
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.reporting import Reporting
@@ -237,8 +237,7 @@ class Exchange(Rule):
         self.highest_seen = max(self.highest_seen, self.promised.round) + 1
         self.standing = None
         ballot = Ballot(self.highest_seen, core.node)
-        deadline = core.attentive + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
-        self.attempt = Attempt(core.version, ballot, intent, deadline, self.claims.known())
+        self.attempt = Attempt(core.version, ballot, intent, answers_by(core), self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
         self._resend_at = core.now + core.settings.retransmit_ms * MS
@@ -322,7 +321,8 @@ class Exchange(Rule):
         if attempt.untold and self.attempt is attempt:
             probe("exchange.copies_are_not_alike")
             attempt.planning = False
-            self.core.send(tuple(attempt.untold), attempt.asking)
+            attempt.deadline = answers_by(self.core)
+            ask_copies(self.core, attempt)
             return
         change = attempt.change(old, self.claims, self.core.map_hash)
         plan = yield from planning(old, change, self.core.affinity)
@@ -414,7 +414,7 @@ class Exchange(Rule):
             self.alarm.by(self._resend_at)
             if attempt.proposed is None:
                 self._announce()
-                core.send(tuple(attempt.untold), attempt.asking)
+                ask_copies(self.core, attempt)
             else:
                 self._propose()
 

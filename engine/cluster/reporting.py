@@ -98,4 +98,8 @@ class Reporting:
             yield work
             if self.single is not single:
                 return
-        self._core.send(to, Copies(single.after, single.ballot, message.number, single.life, copies))
+        told = Copies(single.after, single.ballot, message.number, single.life, copies)
+        if to == self._core.node:
+            self._core.send(to, told)
+        else:  # the report left when all that it sums up was durable
+            self._core.send_early((to,), told)
