@@ -17,7 +17,7 @@ from typing import assert_never
 import msgspec
 
 from rebalance.affinity import Affinity, assign
-from rebalance.ideal import ideal_of, places_of
+from rebalance.ideal import ideal_of, places_for, places_of
 from rebalance.migrations import Paused
 from rebalance.ports import all_of
 from rebalance.table import Placement, Topology
@@ -31,6 +31,7 @@ class Kind(StrEnum):
     """What is done to one partition on one node."""
 
     COPY = "copy"  # rows or updates move
+    ASYNC = "async"  # the same, and nobody waits for the copy
     PRIMARY = "primary"
     DROP = "drop"
 
@@ -105,10 +106,12 @@ def order_of_work(topology: Topology, numbers: Iterable[int]) -> list[int]:
 def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = assign) -> list[Move]:
     """All of them, in the order in which they matter: repairs first, of them the partition with the fewest copies.
 
-    Partitions that are LOST are left alone: whatever they begin with again is the operator's to say.
+    Asynchronous copies are made after all that are waited for; one that becomes an owner is there already, and moves no
+    more than what it lacks. Partitions that are LOST are left alone: what they begin with again is the operator's to say.
     """
     members = {m.node for m in topology.members}
     ideal = ideal_of(topology, affinity, baseline)
+    places = places_for(affinity, tuple(baseline), topology.domains, topology.partitions, topology.all_groups)
     found: list[tuple[tuple[int, ...], Move]] = []
     for number, (placement, wanted) in enumerate(zip(topology.placements, ideal, strict=True)):
         if placement.lost or (not wanted and not placement.owners):
@@ -129,9 +132,19 @@ def moves(topology: Topology, baseline: Sequence[NodeId], affinity: Affinity = a
             move = Move(number, Kind.PRIMARY, why, wanted[0], source=leads, here=wanted[0] in members)
             found.append(((1, number), move))
         for node in placement.owners:
-            if node not in wanted:
+            if node not in places[number]:
                 why = Why.LEAVES if node not in baseline else Why.BALANCE
                 found.append(((2, number), Move(number, Kind.DROP, why, node, source=None, here=node in members)))
+        if placement.asynchronous or len(places[number]) > len(wanted):
+            for node in places[number][len(wanted) :]:
+                if node not in placement.copies:
+                    why = Why.REPAIR if short else elsewhere  # by this, too, an order to pause has it wait
+                    move = Move(number, Kind.ASYNC, why, node, source=primary, here=node in members)
+                    found.append(((0, 2, whole, number), move))
+            for node in placement.asynchronous:
+                if node not in places[number]:
+                    why = Why.LEAVES if node not in baseline else Why.BALANCE
+                    found.append(((2, number), Move(number, Kind.DROP, why, node, source=None, here=node in members)))
     return [move for _, move in sorted(found, key=lambda item: item[0])]
 
 

@@ -106,7 +106,7 @@ class Whole(msgspec.Struct, frozen=True):
             found.append(
                 f"{len(asked['lost'])} partitions are LOST, no in-sync copy of them is here: {_some(asked['lost'])}"
             )
-        found += _too_few(asked)
+        found += too_few(asked)
         held = sum(told["held"] for told in self.progress.values() if told is not None)
         if by_order := cluster_migrations.problem(asked["migrations"], f"{held} copies wait"):
             found.append(by_order)
@@ -190,7 +190,7 @@ class Whole(msgspec.Struct, frozen=True):
         return ((name, status) for name, status in self.members.items() if status is not None)
 
 
-def _too_few(asked: dict[str, Any]) -> Iterator[str]:
+def too_few(asked: dict[str, Any]) -> Iterator[str]:
     """Of which partitions there cannot be as many copies as there should be."""
     hold = f"only {', '.join(asked['baseline'])} {'holds' if len(asked['baseline']) == 1 else 'hold'} data"
     if asked["copies"] < asked["backups"] + 1:
@@ -198,6 +198,12 @@ def _too_few(asked: dict[str, Any]) -> Iterator[str]:
     for backups, copies in {group["backups"]: group["copies"] for group in asked.get("groups", [])[1:]}.items():
         if copies < backups + 1:  # said once of groups that differ in asynchronous ones only
             yield f"{copies} of {backups + 1} copies at most in namespaces with {backups} backups: {hold}"
+    for number, group in enumerate(asked.get("groups", [])):
+        more = group.get("async_backups", 0)
+        most = max(0, len(asked["baseline"]) - group["backups"] - 1)
+        if most < more:
+            whose = "each partition" if not number else f"namespaces with {group['backups']} backups"
+            yield f"{most} of {more} asynchronous copies at most of {whose}: {hold}"
 
 
 @app.command()

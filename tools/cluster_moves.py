@@ -23,6 +23,7 @@ from tools.terminal import Row, emit, plain, show, to_json
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
 COUNTERS_SECONDS = 60.0
+OF_ROWS = (Kind.COPY, Kind.ASYNC)
 
 
 def plan(
@@ -54,7 +55,8 @@ async def _plan(address: str, nodes: Sequence[str] | None, partitions: bool, *, 
         "map": str(topology.fenced),
         "baseline": ",".join(topology.baseline if nodes is None else nodes),
         "copies": sum(m.kind is Kind.COPY for m in found),
-        "updates": sum(updates[m.partition] for m in found if m.kind is Kind.COPY),
+        **({"async_copies": asynchronous} if (asynchronous := sum(m.kind is Kind.ASYNC for m in found)) else {}),
+        "updates": sum(updates[m.partition] for m in found if m.kind in OF_ROWS),
         "primaries": sum(m.kind is Kind.PRIMARY for m in found),
         "drops": sum(m.kind is Kind.DROP for m in found),
         "waits_for": ",".join(sorted({m.node for m in found if not m.here and m.kind is not Kind.DROP})) or None,
@@ -72,7 +74,7 @@ async def _plan(address: str, nodes: Sequence[str] | None, partitions: bool, *, 
 
 
 def _each(found: Sequence[Move], updates: Mapping[int, int]) -> list[Row]:
-    return [msgspec.structs.asdict(m) | {"updates": updates[m.partition] if m.kind is Kind.COPY else None} for m in found]
+    return [msgspec.structs.asdict(m) | {"updates": updates[m.partition] if m.kind in OF_ROWS else None} for m in found]
 
 
 def _together(found: Sequence[Move], updates: Mapping[int, int]) -> list[Row]:
@@ -90,7 +92,7 @@ def _together(found: Sequence[Move], updates: Mapping[int, int]) -> list[Row]:
             "from": source,
             "here": here,
             "partitions": count[kind, why, node, source, here],
-            "updates": sums[kind, why, node, source, here] if kind is Kind.COPY else None,
+            "updates": sums[kind, why, node, source, here] if kind in OF_ROWS else None,
         }
         for kind, why, node, source, here in count
     ]

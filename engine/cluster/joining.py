@@ -18,6 +18,7 @@ from engine.turn.events import Connect, PeerSeen
 from rebalance.ports import MS
 from rebalance.table import Candidate
 from wal.ids import NodeId
+from wal.probe import probe
 
 
 class Joining:
@@ -89,6 +90,10 @@ class Joining:
         if message.cluster and message.cluster != topology.cluster:
             core.note(f"{message.node} belongs to cluster {message.cluster}, this is {topology.cluster}: not let in")
             return False
+        if len(topology.all_groups) > 1 and not message.groups:
+            probe("joining.knows_no_groups")
+            core.note(f"{message.node} is of a version that cannot read this map: not let in; upgrade it")
+            return False
         if message.version > core.version:
             return False
         self.detector.note_silent(sender, message.silent)
@@ -130,4 +135,5 @@ class Joining:
             cluster=topology.cluster if topology is not None else self.exchange.consent,
             silent=self.detector.silent(),
             admits=True,
+            groups=True,
         )

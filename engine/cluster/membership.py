@@ -279,6 +279,7 @@ class Membership(Rule):
             dropped=self.orders.namespaces.gone_here(),
             written=self.orders.namespaces.written_here(),
             promoting=self._promoting() or not core.serving,
+            groups=True,
         )
 
     def _emptied_here(self) -> bool:

@@ -59,6 +59,7 @@ class NamespaceOrders:
         self._pass_on = pass_on
         self.gone_here = looked_through.gone
         self.written_here = looked_through.written
+        self._knows: dict[NodeId, bool] = {}  # who said that it knows of groups, or did not
         self._orders: dict[Namespace, tuple[SetNamespace, int]] = {}  # and until when
         self._gone: dict[NodeId, tuple[Version, list[Namespace]]] = {}  # who said under which map what it leads nothing of
         self._written: dict[NodeId, tuple[Version, list[Namespace]]] = {}  # the same of what it leads something of
@@ -104,6 +105,11 @@ class NamespaceOrders:
             )
         if wanted in groups:
             return ""
+        if old := self._too_old(topology):
+            return (
+                f"a namespace with {wanted.told} would be of a new group, and {', '.join(old)} "
+                f"{'is' if len(old) == 1 else 'are'} of a version that knows of none: upgrade all members first"
+            )
         places = topology.partitions * (len(groups) + 1)
         if len(groups) >= GROUPS_MAX or places > TABLE_MAX:
             return (
@@ -153,7 +159,7 @@ class NamespaceOrders:
             return msgspec.structs.replace(stands, stands=Stands.DROPPING)
         wanted, loss = _wanted(order, topology, stands), LossPolicy(order.loss) if order.loss else stands.loss
         if wanted not in groups:
-            if len(groups) >= GROUPS_MAX or topology.partitions * (len(groups) + 1) > TABLE_MAX:
+            if len(groups) >= GROUPS_MAX or topology.partitions * (len(groups) + 1) > TABLE_MAX or self._too_old(topology):
                 return None
             groups.append(wanted)
         group = groups.index(wanted)
@@ -164,7 +170,8 @@ class NamespaceOrders:
         return msgspec.structs.replace(stands, stands=Stands.MAKING, to=after)
 
     def heard(self, node: NodeId, beat: Heartbeat) -> None:
-        """What a member says that it leads nothing of any more, under the map that is here."""
+        """What a member says that it leads nothing of any more, under the map that is here; and that it knows of groups."""
+        self._knows[node] = beat.groups
         if beat.dropped:
             self._gone[node] = beat.version, beat.dropped
         else:
@@ -173,6 +180,10 @@ class NamespaceOrders:
             self._written[node] = beat.version, beat.written
         else:
             self._written.pop(node, None)
+
+    def _too_old(self, topology: Topology) -> list[NodeId]:
+        """The members that were heard, and could not read a map with another group."""
+        return [m.node for m in topology.members if not self._knows.get(m.node, True)]
 
     def _was_written(self, topology: Topology, name: Namespace) -> bool:
         """Whether a primary found anything in one that is being made."""

@@ -27,7 +27,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
     than the slowest disk may take. `dropped`: namespaces that are being dropped or made, and of which I lead no row.
     `written`: some that are being made, and of which I lead one. `promoting`: by this map I am primary of partitions that I
-    do not serve yet.
+    do not serve yet. `groups`: I know of namespaces that are in partitions of their own.
     """
 
     version: Version
@@ -46,12 +46,13 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     dropped: list[Namespace] = msgspec.field(default_factory=list)
     promoting: bool = False
     written: list[Namespace] = msgspec.field(default_factory=list)
+    groups: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear.
 
-    `admits`: I know of light steps of every kind, and may be let in by one.
+    `admits`: I know of light steps of every kind, and may be let in by one. `groups`: as in a heartbeat.
     """
 
     node: NodeId
@@ -63,6 +64,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     cluster: str
     silent: list[NodeId]
     admits: bool = False
+    groups: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rebalance.affinity import assign
-from rebalance.moves import Kind, Move, Why, moves, order_of_work
+from rebalance.migrations import Paused
+from rebalance.moves import Kind, Move, Why, moves, order_of_work, waits
 from rebalance.plan import first_topology
 from rebalance.table import Candidate, Placement, Topology
 
@@ -34,6 +35,25 @@ def test_who_goes_is_replaced_and_gives_up_what_it_has_at_last() -> None:
     assert {m.node for m in found if m.kind is Kind.DROP} == {"n3"}
     held = sum("n3" in p.owners for p in topology.placements)
     assert sum(m.kind is Kind.COPY for m in found) == held
+
+
+def test_asynchronous_copies_are_shown_too_and_what_is_only_not_waited_for_any_more_is_not_dropped() -> None:
+    candidates = [Candidate(n, n, 1, f"{n}:1", "") for n in ("n1", "n2", "n3")]
+    formed_so = first_topology("c", "test", 8, 0, candidates, async_backups=1)
+    assert moves(formed_so, formed_so.baseline) == []
+    without = [msgspec.structs.replace(p, asynchronous=()) for p in formed_so.placements]
+    found = moves(msgspec.structs.replace(formed_so, placements=tuple(without)), formed_so.baseline)
+    assert {(m.partition, m.node) for m in found} == {
+        (number, node) for number, p in enumerate(formed_so.placements) for node in p.asynchronous
+    }
+    assert {m.kind for m in found} == {Kind.ASYNC}
+    assert all(waits(m, Paused.BALANCE) and waits(m, Paused.ALL) for m in found)
+    turned = [Placement(p.version, p.epoch, p.asynchronous, p.asynchronous) for p in formed_so.placements]
+    back = moves(msgspec.structs.replace(formed_so, placements=tuple(turned)), formed_so.baseline)
+    assert {m.kind for m in back} == {Kind.COPY, Kind.PRIMARY}, "who leads now stays as an asynchronous copy"
+    gone = moves(formed_so, ("n1", "n2"))
+    named = {m.partition for m in gone if (m.kind, m.node) == (Kind.DROP, "n3")}
+    assert named == {number for number, p in enumerate(formed_so.placements) if "n3" in p.copies}
 
 
 def test_repairs_come_first_and_of_them_what_has_the_fewest_copies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.cluster_commands import too_few
 from tools.cluster_moves import row_of
 
 FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0, "held": 0}
@@ -26,3 +27,13 @@ def test_a_node_that_is_whole_or_silent_says_so() -> None:
     assert row_of("n1", FIRST, FIRST | {"behind": 0, "moving": 0}, 1.0)["state"] == "whole"
     assert row_of("n1", FIRST, FIRST | {"held": 100}, 1.0)["state"] == "held"
     assert row_of("n1", FIRST, None, 1.0) == {"node": "n1", "state": "NO-ANSWER"}
+
+
+def test_it_is_said_when_there_are_too_few_nodes_for_asynchronous_copies() -> None:
+    groups = [{"backups": 1, "async_backups": 1, "copies": 2}, {"backups": 0, "async_backups": 3, "copies": 1}]
+    asked = {"baseline": ["n1", "n2"], "backups": 1, "copies": 2, "groups": groups}
+    assert list(too_few(asked)) == [
+        "0 of 1 asynchronous copies at most of each partition: only n1, n2 hold data",
+        "1 of 3 asynchronous copies at most of namespaces with 0 backups: only n1, n2 hold data",
+    ]
+    assert list(too_few(asked | {"baseline": ["n1", "n2", "n3", "n4"]})) == []
