@@ -88,7 +88,9 @@ class Cluster:
             for number, placement in enumerate(self.map.placements):
                 if candidate.node in placement.owners:
                     replica.apply(r.EpochStart(number, placement.epoch, [], []))
-                    writes = [r.Write(f"ns{n}", number, placement.epoch, 0, [b"k"], [b"v"]) for n in range(namespaces)]
+                    writes = [
+                        r.Write(f"ns{n}", number, placement.epoch, 0, keys=[b"k"], values=[b"v"]) for n in range(namespaces)
+                    ]
                     replica.apply(r.Update(writes))
                     count += namespaces
                     for fragment in replica.partition(number).fragments.values():
@@ -207,7 +209,14 @@ class Cluster:
 
 
 def _seen(candidate: Candidate) -> PeerSeen:
-    return PeerSeen(candidate.node, candidate.allocation, 1, candidate.address, "", "bench")
+    return PeerSeen(
+        candidate.node,
+        candidate.allocation,
+        candidate.incarnation,
+        address=candidate.address,
+        domain=candidate.domain,
+        cluster="bench",
+    )
 
 
 @contextmanager
