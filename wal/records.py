@@ -292,7 +292,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, tag="origin", gc=Fals
     """Where a transaction comes from: said once, beside its first record, if it has a `label` or a client not yet named.
 
     `node` coordinates it. `client` and `address` are of its session (the id's first bytes), and so of all transactions of
-    that; they are empty where they were said since the node's last checkpoint.
+    that; they are empty where they were said since the node's last checkpoint. `labels_all`: so is the label.
     """
 
     partition: int
@@ -302,6 +302,7 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, tag="origin", gc=Fals
     label: str = ""
     client: str = ""
     address: str = ""
+    labels_all: bool = False
 
 
 Record: TypeAlias = (
@@ -382,7 +383,7 @@ def mentions(record: Record) -> Iterator[Fragment]:
                 yield namespace, partition
         case Origin(partition, label=label):
             yield (DECISIONS, partition) if label else CLIENTS
-            if label and record.address:
+            if label and (record.address or record.labels_all):
                 yield CLIENTS
         case Committed():
             yield MAPS

@@ -33,6 +33,7 @@ class CommitCall(Call):
         reads: list[tuple[Namespace, bytes, int, int]],
         prepare_only: bool = False,
         label: str = "",
+        labels_all: bool = False,
         conditions: Sequence[Tested] = (),
         ttls: list[tuple[Namespace, bytes, int]] | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class CommitCall(Call):
         self.applied = False
         self.tx = tx
         self.label = label
+        self.labels_all = labels_all
         self.ttls = ttls or []
         self.owner = owner
         self.optimistic = optimistic
@@ -84,6 +86,7 @@ class CommitCall(Call):
             label=self.label,
             conditions=self.conditions,
             ttls=self.ttls,
+            labels_all=self.labels_all,
         )
 
     def take(self, items: list[Item], reply: Reply) -> None:

@@ -4,6 +4,9 @@ A session is ten bytes that the client drew, and numbers that rise. Up to which 
 request, and then the nodes need not keep those any more (`engine.data.sessions`). An answer that never came would hold back
 all later ones: so when a call ends as unknown, the client goes on in another session, and the one that it leaves is kept
 by the nodes for as long as the client lives, to be asked about.
+
+What has a label is asked in a session of the label's own, as soon as the label comes again: so the log says it once for
+all of that session (`engine.data.origins`), and no transaction pays for its name.
 """
 
 from __future__ import annotations
@@ -19,14 +22,20 @@ ENDED_MAX = 4096
 GIVEN_UP_MAX = 1024
 """So many ids that were named, and under which nothing was asked, are remembered."""
 
+LABELS_MAX = 64
+"""So many labels of a client have a session of their own, the first that came again; others are said each time."""
+LABELS_SEEN_MAX = 256
+"""So many labels that came once are remembered: a program that numbers its labels spends no sessions on them."""
+
 
 class ClientSession:
     """One session. Invariant: every number below `low` is answered for good, or was never used to ask anything."""
 
-    __slots__ = ("low", "name", "next", "open")
+    __slots__ = ("label", "low", "name", "next", "open")
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, label: str = "") -> None:
         self.name = name
+        self.label = label  # of all that is asked in it
         self.next = 1
         self.low = 1
         self.open: dict[int, int] = {}  # number -> when it was made, ns: those without an answer
@@ -54,6 +63,9 @@ class Identity:
         self._draw = draw
         self.current = ClientSession(self._name())
         self.owners = ClientSession(self._name())  # only ever holds locks: nothing is executed under these ids
+        self._labelled: dict[str, ClientSession] = {}
+        self._labels_seen: dict[str, None] = {}
+        self._others: dict[bytes, ClientSession] = {}  # those of labels, by name
         self._left: dict[bytes, ClientSession] = {}
         self._ended: dict[bytes, None] = {}
         self._given_up: dict[TxId, None] = {}
@@ -63,16 +75,33 @@ class Identity:
         self._draw = (self._draw * 0xDA942042E4DD58B5 + 0x9E3779B97F4A7C15F39CC0605CEDC835) & ((1 << 128) - 1)
         return (self._draw >> 48).to_bytes(SESSION_BYTES, "big")
 
-    def new_tx(self, now: int) -> TxId:
-        """An id for something that will be asked."""
-        session = self.current
+    def new_tx(self, now: int, label: str = "") -> TxId:
+        """An id for something that will be asked, and that its client calls so."""
+        session = self._of_label(label) if label else self.current
         if session.next - session.low >= AHEAD_MAX:
-            self.leave()
-            session = self.current
+            session = self._leave(session)
         number = session.next
         session.next = number + 1
         session.open[number] = now
         return session.name + number.to_bytes(TX_ID_BYTES - SESSION_BYTES, "big")
+
+    def _of_label(self, label: str) -> ClientSession:
+        """The session in which a label is asked."""
+        session = self._labelled.get(label)
+        if session is not None:
+            return session
+        if label not in self._labels_seen:
+            self._labels_seen[label] = None
+            if len(self._labels_seen) > LABELS_SEEN_MAX:
+                del self._labels_seen[next(iter(self._labels_seen))]
+        elif len(self._labelled) < LABELS_MAX:
+            return self._begin(label)
+        return self.current
+
+    def _begin(self, label: str) -> ClientSession:
+        session = self._labelled[label] = ClientSession(self._name(), label)
+        self._others[session.name] = session
+        return session
 
     def new_owner(self) -> TxId:
         """An id to hold locks under."""
@@ -83,7 +112,14 @@ class Identity:
     def session_of(self, tx: TxId) -> ClientSession | None:
         """The session that an id belongs to; None if it is none of this client's, or long left."""
         name = tx[:SESSION_BYTES]
-        return self.current if name == self.current.name else self._left.get(name)
+        if name == self.current.name:
+            return self.current
+        return self._others.get(name) or self._left.get(name)
+
+    def labels_all(self, tx: TxId) -> bool:
+        """Whether the label of an id is that of all its session."""
+        session = self.session_of(tx)
+        return session is not None and bool(session.label)
 
     def acked(self, tx: TxId) -> int:
         """Up to where the session of an id has all answers; -1 if it is none of this client's.
@@ -95,7 +131,7 @@ class Identity:
         current = self.current
         if tx.startswith(current.name):
             return current.low - 1
-        session = self._left.get(tx[:SESSION_BYTES])
+        session = self.session_of(tx)
         if session is not None:
             return session.low - 1
         return sequence_of(tx) if tx[:SESSION_BYTES] in self._ended else -1
@@ -122,22 +158,32 @@ class Identity:
         if tx.startswith(current.name):
             current.close(int.from_bytes(tx[SESSION_BYTES:], "big"))
             return
-        session = self._left.get(tx[:SESSION_BYTES])
+        session = self.session_of(tx)
         if session is not None:
             session.close(sequence_of(tx))
-            if not session.open:
-                del self._left[session.name]
+            if not session.open and self._left.pop(session.name, None) is not None:
                 self._end(session)
 
-    def leave(self) -> None:
-        """Go on in another session: in this one an answer is missing."""
-        if self.current.open:
-            self._left[self.current.name] = self.current
+    def leave(self, tx: TxId) -> bool:
+        """Go on in another session than that of an id, whose answer is missing. Whether it was gone on in until now."""
+        session = self.session_of(tx)
+        if session is None or session.name in self._left:
+            return False
+        self._leave(session)
+        return True
+
+    def _leave(self, session: ClientSession) -> ClientSession:
+        if session.open:
+            self._left[session.name] = session
             if len(self._left) > SESSIONS_MAX:
                 del self._left[next(iter(self._left))]
         else:
-            self._end(self.current)
-        self.current = ClientSession(self._name())
+            self._end(session)
+        if not session.label:
+            self.current = ClientSession(self._name())
+            return self.current
+        del self._others[session.name]
+        return self._begin(session.label)
 
     def _end(self, session: ClientSession) -> None:
         """A session that was left has all its answers."""
@@ -156,4 +202,4 @@ class Identity:
     @property
     def acknowledged(self) -> list[tuple[bytes, int]]:
         """Each session that something may yet be asked about, and up to where it has its answers."""
-        return [(session.name, session.acked) for session in (*self._left.values(), self.current)]
+        return [(session.name, session.acked) for session in (*self._left.values(), *self._others.values(), self.current)]

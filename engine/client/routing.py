@@ -204,9 +204,8 @@ class Router:
         if not isinstance(call.error, errors.CommitUnknown):
             if call.error is not None:
                 self.identity.close(call.tx)
-        elif self.identity.session_of(call.tx) is self.identity.current:
+        elif self.identity.leave(call.tx):
             probe("client.session_left")
-            self.identity.leave()
 
     # Replies.
 

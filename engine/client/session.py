@@ -104,9 +104,9 @@ class Session:
         self.router.end(why)
         self._wake()
 
-    def new_tx(self) -> TxId:
-        """A new transaction id."""
-        return self.router.identity.new_tx(time.monotonic_ns())
+    def new_tx(self, label: str = "") -> TxId:
+        """A new transaction id, of what is called so."""
+        return self.router.identity.new_tx(time.monotonic_ns(), label)
 
     @property
     def leading(self) -> list[int]:

@@ -100,7 +100,7 @@ class Transaction:
     def _take_id(self) -> None:
         """Take the id under which it will commit, if there is none yet: an id holds back what its client acknowledges."""
         if not self.named:
-            self.tx = self.session.new_tx()
+            self.tx = self.session.new_tx(self.label)
 
     def _unused(self) -> None:
         """It came to its end without anything to decide."""
@@ -376,6 +376,7 @@ class Transaction:
                 reads=reads,
                 prepare_only=prepare_only,
                 label=self.label,
+                labels_all=self.session.router.identity.labels_all(self.tx),
                 ttls=self._ttls.listed(),
             )
 
@@ -408,8 +409,7 @@ class Transaction:
             await self.session.call(UnlockCall(self.tx, [call.first_written]), timeout=KEEP_SECONDS)
             identity.close(self.tx)
         except errors.Error:
-            if identity.session_of(self.tx) is identity.current:
-                identity.leave()  # its lease runs out; until then its session is not to be forgotten
+            identity.leave(self.tx)  # its lease runs out; until then its session is not to be forgotten
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""

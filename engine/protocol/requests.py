@@ -143,7 +143,8 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
 
     `owner` holds its locks. `writes`: (namespace, keys, values). `locks`: keys read under a lock and not written.
     `reads`: (namespace, key, epoch, counter) that an optimistic transaction read. `prepare_only` stops before the
-    decision; a later CommitTx of the same id, without it, goes on. `label` is what its client calls it, for the log.
+    decision; a later CommitTx of the same id, without it, goes on. `label` is what its client calls it, for the log;
+    `labels_all`: it calls all so that it asks in this session.
     `conditions`: (namespace, key, when, old, epoch, counter) as of a Swap, of one that is optimistic; where one does not
     hold nothing is done, and it is `Done` and not `applied`.
     `ttls`: (namespace, key, ms) of what is written and expires so long after it is prepared.
@@ -163,6 +164,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     label: str = ""
     conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
     ttls: list[tuple[Namespace, bytes, int]] = []
+    labels_all: bool = False
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):

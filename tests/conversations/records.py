@@ -62,8 +62,8 @@ def record(command: Command, names: Names) -> r.Record:
             return r.FragmentReady(namespace, partition, command.number("lwm"), 0, [], command.flag("full"))
         case "origin":
             tx, (_, partition) = names.tx(command.word("a transaction")), fragment(command)
-            named = [command.option(name) or "" for name in ("by", "label", "client", "address")]
-            return r.Origin(partition, epoch(command), tx, *named)
+            by, label, client, address = (command.option(name) or "" for name in ("by", "label", "client", "address"))
+            return r.Origin(partition, epoch(command), tx, by, label, client=client, address=address)
         case "preload":
             return _preload(command, fragment(command))
     raise StoryError(f"no such record: {kind}")

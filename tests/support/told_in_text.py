@@ -66,7 +66,7 @@ def _about(told: dict[str, Any]) -> str:
             words = [f"{place} with={told['copy_on']} round={told['round']}"]
         case "origin":
             known = [f"{name}={told[name]}" for name in ("by", "label", "client", "address") if told.get(name)]
-            words = [f"tx={told['tx']} {place}", *known]
+            words = [f"tx={told['tx']} {place}", *known, *(["labels=all-of-its-session"] if told.get("labels_all") else [])]
         case other:
             raise AssertionError(f"no line is known for a {other}")
     return " ".join(words)

@@ -80,6 +80,7 @@ BLOCKS: list[list[Record]] = [
     ],
     [Origin(7, 2, TX, "n1", "salary", "web-3", "127.0.0.1:51234"), Origin(7, 2, TX, "n1", client="web-3")],
     [FragmentClear("acc", 7, "the log is trimmed", kept=True)],
+    [Origin(7, 2, TX[::-1], "n1", "pay", "web-3", "127.0.0.1:51234", labels_all=True)],
     [Accepted(Version(1, 0), Ballot(2, "n1"), b"", b"step", 2**64 - 1), Committed(Version(1, 1), b"", b"step", 2**64 - 1)],
 ]
 

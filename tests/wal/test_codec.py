@@ -29,7 +29,7 @@ from wal.codec import (
     Trailer,
 )
 from wal.index import SegmentIndex, touched_by
-from wal.records import KINDS, Boot, Prepare, Record, Update, Write
+from wal.records import KINDS, Boot, Origin, Prepare, Record, Update, Write
 from wal.segment import segment_name
 
 SEGMENT = segment_name(1)
@@ -47,6 +47,14 @@ def test_what_the_first_version_wrote_is_read_as_it_stands() -> None:
     blocks = list(read(golden.FIRST_DIRECTORY))
     assert [block.records for block in blocks] == golden.BLOCKS[: golden.FIRST]
     assert verify(golden.FIRST_DIRECTORY, reference=True).findings == []
+
+
+def test_who_a_client_is_was_said_without_what_its_session_is_called() -> None:
+    """As versions wrote it that said each label with its transaction."""
+    record = Origin(7, 2, golden.TX, "n1", "salary", "web-3", "127.0.0.1:51234")
+    old = msgspec.msgpack.encode([["origin", *msgspec.structs.astuple(record)[:-1]]])
+    assert msgspec.msgpack.decode(old, type=list[Record]) == [record]
+    assert record.labels_all is False
 
 
 def test_the_golden_archives_are_read_as_they_were_written() -> None:

@@ -29,7 +29,7 @@ from tools.wal.times import time_of
 from tools.wal.trouble import Trouble
 from wal import Block, Finding, appended, inspect
 from wal.ids import COUNTER_MAX
-from wal.records import KINDS, Record
+from wal.records import KINDS, Origin, Record
 
 FOLLOW_SECONDS = 0.2
 TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
@@ -57,7 +57,7 @@ def dump(
     prefix: Annotated[str | None, typer.Option(help="Only what names a key that begins so.")] = None,
     tx: Annotated[str | None, typer.Option(help="Only this transaction: its id, or how it begins.")] = None,
     label: Annotated[
-        str | None, typer.Option(help="Only what says which transactions have this label; `wal tx` has their stories.")
+        str | None, typer.Option(help="Only transactions with this label; `wal tx` has their stories.")
     ] = None,
     kinds: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help=f"Only this type; several times: {', '.join(TYPES)}.")
@@ -100,6 +100,8 @@ def dump(
     if jobs > 1 and (follow or reverse or last or limit):
         raise UsageError("--jobs reads all of it: expected none of --follow, --reverse, --last and --limit beside it")
     places = [place_of(text) for text in directories]
+    if label is not None:
+        _learn(places, wanted)
     render = _renderer(values, keys, several=len(places) > 1, as_json=as_json)
     trouble = Trouble()
     paint = None if as_json else painter()
@@ -124,6 +126,17 @@ def dump(
             at_once = follow or not wanted.plain
             _emit(shown.of(_limited(batches, limit) if limit else batches), paint, as_json=as_json, at_once=at_once)
     trouble.end(ExitCode.OK if shown.count else absent(places, wanted))
+
+
+def _learn(places: Sequence[Place], wanted: Filter) -> None:
+    """What has the label, wherever that is said."""
+    assert wanted.label is not None
+    needle = wanted.label.encode("utf-8", "surrogatepass")
+    for place in places:
+        for block in Trouble(quiet=True).aside(place, choose=lambda raw: needle in raw.data):
+            for record in block.records:
+                if isinstance(record, Origin):
+                    wanted.note(record)
 
 
 def _read(

@@ -7,7 +7,7 @@ a block without it is verified and not decoded, which is ten times cheaper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from wal import RawBlock
 from wal import records as r
 from wal.footer import Ask
-from wal.ids import DECISIONS, TX_ID_BYTES, Namespace, TxId
+from wal.ids import DECISIONS, SESSION_BYTES, TX_ID_BYTES, Namespace, TxId
 from wal.records import kind_of
 
 Span = tuple[int, int]
@@ -26,6 +26,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which records are wanted: those that name all of this. `tx` is how a transaction's hexadecimal id begins.
 
     `times` are milliseconds since 1970, of the block. `epochs` and `counters` are of the fragment that a record is about.
+    `named` are the transactions and sessions that have the label, as far as it was said: more are learned on the way.
     """
 
     namespace: Namespace | None = None
@@ -34,6 +35,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     prefix: bytes | None = None
     tx: str = ""
     label: str | None = None
+    named: dict[bytes, None] = {}
     kinds: frozenset[str] = frozenset()
     epochs: Span | None = None
     counters: Span | None = None
@@ -51,7 +53,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def needles(self) -> list[bytes]:
         """The bytes that a block must have, all of them, if it has a wanted record."""
         found = [text for text in (self.key, self.prefix) if text]
-        found += [name.encode("utf-8", "surrogatepass") for name in (self.namespace, self.label) if name]
+        found += [self.namespace.encode("utf-8", "surrogatepass")] if self.namespace else []
         found.append(bytes.fromhex(self.tx[: len(self.tx) // 2 * 2]))
         if len(self.kinds) == 1:
             found += [kind.encode() for kind in self.kinds]
@@ -59,7 +61,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     def chooser(self) -> Chooser | None:
         """Whether a block may have a wanted record, if that can be told without decoding it."""
-        return Chooser(self.needles, self.times) if self.needles or self.times is not None else None
+        if not (self.needles or self.times is not None or self.label is not None):
+            return None
+        return Chooser(self.needles, self.times, self.label, self.named)
 
     def asker(self) -> Ask | None:
         """Where sealed segments may have a wanted record, if their footers can tell: of one transaction they can."""
@@ -78,8 +82,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             return record
         if self.kinds and kind_of(record) not in self.kinds:
             return None
-        if self.label is not None and not (isinstance(record, r.Origin) and record.label == self.label):
-            return None
+        if self.label is not None and isinstance(record, r.Origin):
+            self.note(record)
         match record:
             case r.Update(writes) | r.History(writes):
                 kept = [write for write in writes if self._fits_write(write, write.tx)]
@@ -132,6 +136,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 assert_never(record)
         return record if wanted else None
 
+    def note(self, record: r.Origin) -> None:
+        """A transaction, or all of a session, may have the label that is asked for."""
+        if record.label == self.label:
+            self.named[record.tx[:SESSION_BYTES] if record.labels_all else record.tx] = None
+
     @property
     def _only_kinds(self) -> bool:
         return bool(self.kinds) and msgspec.structs.replace(self, kinds=frozenset()).plain
@@ -152,7 +161,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         namespace: Namespace | None,
         partition: int,
         keys: Sequence[bytes],
-        txs: Iterable[TxId],
+        txs: Sequence[TxId],
         epoch: int | None = None,
         counters: Span | None = None,
     ) -> bool:
@@ -164,6 +173,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.key is None or self.key in keys)
             and (prefix is None or any(key.startswith(prefix) for key in keys))
             and (not self.tx or any(tx.hex().startswith(self.tx) for tx in txs))
+            and (self.label is None or any(tx in self.named or tx[:SESSION_BYTES] in self.named for tx in txs))
             and (not epoch or _within(epoch, self.epochs))
             and (self.counters is None or (counters is not None and _overlap(counters, self.counters)))
         )
@@ -172,13 +182,20 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class Chooser:
     """Tells of a block that has verified whether it may have a wanted record."""
 
-    def __init__(self, needles: Sequence[bytes], times: Span | None) -> None:
+    def __init__(
+        self, needles: Sequence[bytes], times: Span | None, label: str | None, named: Mapping[bytes, None]
+    ) -> None:
         self._needles = needles
         self._times = times
+        self._label = None if label is None else label.encode("utf-8", "surrogatepass")
+        self._named = named
 
     def __call__(self, raw: RawBlock) -> bool:
         """Whether it is to be decoded."""
-        return _within(raw.header.time_ms, self._times) and all(needle in raw.data for needle in self._needles)
+        data = raw.data
+        if not (_within(raw.header.time_ms, self._times) and all(needle in data for needle in self._needles)):
+            return False
+        return self._label is None or self._label in data or any(name in data for name in self._named)
 
 
 def _within(number: int, span: Span | None) -> bool:

@@ -181,7 +181,7 @@ class Told:
                 return s.Stable(**head, partition=partition, epoch=epoch, counters=points)
             case r.Compare(partition, epoch, copy_on, round_):
                 return s.Compare(**head, partition=partition, epoch=epoch, copy_on=copy_on, round=round_)
-            case r.Origin(partition, epoch, tx, by, label, client, address):
+            case r.Origin(partition, epoch, tx, by, label, client, address, labels_all):
                 return s.Origin(
                     **head,
                     tx=tx.hex(),
@@ -191,6 +191,7 @@ class Told:
                     label=label,
                     client=client,
                     address=address,
+                    labels_all=labels_all,
                 )
             case _:
                 assert_never(record)

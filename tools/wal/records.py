@@ -106,7 +106,8 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
         case r.Compare(partition, epoch, node, round_):
             return f"p{partition} e{epoch} with={word(node.encode())} round={round_}"
         case r.Origin():
-            return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}"
+            whose = " labels=all-of-its-session" if record.labels_all else ""
+            return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}{whose}"
         case _:
             assert_never(record)
 

@@ -276,6 +276,7 @@ class Origin(_Record, kw_only=True, tag="origin"):
     label: str = ""
     client: str = ""
     address: str = ""
+    labels_all: bool = False
 
 
 Object: TypeAlias = (

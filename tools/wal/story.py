@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
 from operator import itemgetter
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from rebalance import steps
-from rebalance import table as topologies
 from rebalance.table import Standing, Topology
 from tools.reconcile.findings import value_hash
 from tools.wal.copy_at_rest import AtRest
+from tools.wal.maps import Maps
+from tools.wal.origins import Origins
 from wal import Block, RawBlock
 from wal import records as r
 from wal.footer import Span, Told
-from wal.ids import CLIENTS, DECISIONS, MAPS, SESSION_BYTES, Fragment, NodeId, TxId
+from wal.ids import CLIENTS, DECISIONS, MAPS, Fragment, NodeId, TxId
 from wal.outline import may_have
 
 How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
@@ -98,13 +97,12 @@ class Story:
     def __init__(self, fragment: Fragment, key: bytes, *, keep: bool) -> None:
         self.fragment = fragment
         self.key = key
-        self.origins: dict[bytes, r.Origin] = {}  # by transaction, and by session
+        self.origins = Origins()
         self.decided: dict[TxId, tuple[int, int]] = {}  # where and in which epoch a decision was written
         self.events: list[Event] = []
         self.readings: dict[NodeId, Reading] = {}
         self._keep = keep
         self._changes: dict[tuple[int, int, bool, str], Change] = {}
-        self._maps: dict[str, Topology] = {}
 
     def reading(self, node: NodeId, rest: AtRest) -> Reading:
         """Begin to read a node's log."""
@@ -150,30 +148,8 @@ class Story:
 
     def origin(self, change: Change) -> r.Origin | None:
         """Where a change comes from: what was said of its transaction and its session, and who was primary then."""
-        own, session = self.origins.get(change.tx), self.origins.get(change.tx[:SESSION_BYTES])
-        if own is not None and (own.address or session is None):
-            return own
-        if own is None and (session is None or session.tx == change.tx):
-            return session
         at, epoch = self.decided.get(change.tx, (self.fragment[1], 0 if change.prepared else change.epoch))
-        by = own.node if own is not None else self._primary(at, epoch)
-        label = own.label if own is not None else ""
-        client, address = (session.client, session.address) if session is not None else ("", "")
-        return r.Origin(at, epoch, change.tx, by, label=label, client=client, address=address)
-
-    def note_map(self, topology: Topology | None) -> None:
-        """A committed map: an epoch has one primary, in every map that has it."""
-        if topology is not None:
-            self._maps[str(topology.version)] = topology
-
-    def _primary(self, partition: int, epoch: int) -> NodeId:
-        """Who was primary of a partition in an epoch, if any map that was met tells."""
-        for topology in self._maps.values():
-            if epoch and partition < len(topology.placements):
-                placement = topology.placements[partition]
-                if placement.epoch == epoch and placement.primary is not None:
-                    return placement.primary
-        return ""
+        return self.origins.of(change.tx, at, epoch)
 
     def undecided(self) -> dict[TxId, int]:
         """The transactions that were decided in another partition, and where: what is said of them is said there."""
@@ -219,10 +195,7 @@ class Reading:
         self._gone: list[tuple[Change, Event]] = []
         self._compared = False  # a transfer of the rows that differ is under way
         self._told: tuple[int, int, list[Span]] = (0, 0, [])  # a segment, up to where it was told of, and what `ask` says
-        self._map = b""
-        self._met: Topology | None = None  # the last one in the log
-        self._known: Topology | None = rest.topology
-        story.note_map(rest.topology)
+        self._maps = Maps(story.origins, rest.topology)
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
 
@@ -250,25 +223,7 @@ class Reading:
     @property
     def topology(self) -> Topology | None:
         """The newest map that was met."""
-        if self._map:
-            with suppress(ValueError):  # a newer version's; what it says is not needed
-                self._note(topologies.decode(self._map))
-            self._map = b""
-        return self._known
-
-    def _go_on(self, encoded: bytes) -> None:
-        """A map is told as what it changes of the one before it, which is the last that was met, or not known here."""
-        if encoded and self._met is not None:
-            with suppress(ValueError):
-                step = steps.decode_step(encoded)
-                if self._met.version == step.after:
-                    self._note(steps.stepped(self._met, step))
-
-    def _note(self, met: Topology) -> None:
-        self._met = met
-        if self._known is None or met.version > self._known.version:
-            self._known = met
-        self._story.note_map(met)
+        return self._maps.newest
 
     @property
     def stands(self) -> Change | None:
@@ -321,12 +276,10 @@ class Reading:
                 self._event(lsn, time_ms, f"caught up {way} to counter {lwm}{self._from()}")
                 if full:
                     self.floor = max(lwm, self.floor)
-            case r.Origin(tx=tx):
-                self._origin(tx, record)
-            case r.Committed(_, topology, step):
-                _ = self.topology  # the one before is looked at before it is replaced
-                self._map = topology
-                self._go_on(step)
+            case r.Origin():
+                self._story.origins.note(record)
+            case r.Committed():
+                self._maps.take(record)
             case _:
                 pass
 
@@ -354,8 +307,8 @@ class Reading:
                     for write in writes:
                         if write.namespace == DECISIONS:
                             self._story.decided.update((tx, (write.partition, write.issued)) for tx in write.keys)
-                case r.Origin(tx=tx):
-                    self._origin(tx, record)
+                case r.Origin():
+                    self._story.origins.note(record)
                 case _:
                     pass
 
@@ -418,13 +371,6 @@ class Reading:
             return ""
         primary = topology.placements[partition].primary
         return f", from {primary}" if primary is not None and primary != self._node else ""
-
-    def _origin(self, tx: TxId, record: r.Origin) -> None:
-        origins = self._story.origins
-        if record.label:
-            origins[tx] = record
-        if record.address:
-            origins[tx[:SESSION_BYTES]] = record
 
 
 def _identity(change: Change | None) -> tuple[int, int, bool, str] | None:

@@ -11,14 +11,16 @@ import typer
 from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
 from tools.wal.options import AsJson
+from tools.wal.origins import Origins
 from tools.wal.places import Place, check_names, place_of
 from tools.wal.records import origin_text
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory
-from wal import Block, asked
+from wal import Block, RawBlock, asked
 from wal import records as r
-from wal.ids import CLIENTS, SESSION_BYTES, TX_ID_BYTES, TxId, tx_name
+from wal.footer import speaking_of
+from wal.ids import CLIENTS, MAPS, TX_ID_BYTES, TxId, tx_name
 
 LAST = 10
 _CODES = {End.TORN: ExitCode.LOGIC, End.IN_DOUBT: ExitCode.WRONG, End.UNKNOWN: ExitCode.WRONG}
@@ -49,12 +51,11 @@ def tx(
     trouble = Trouble()
     ids = [bytes.fromhex(prefix)] if len(prefix) == 2 * TX_ID_BYTES else _found(places, prefix, label, last)
     stories = {found: TxStory(found) for found in ids}
-    origins: dict[bytes, r.Origin] = {}
-    readings = [TxReading(stories, place.name) for place in places]
+    origins = Origins()
+    readings = [TxReading(stories, place.name, origins) for place in places]
     for place, reading in zip(places, readings, strict=True):
         for block in trouble.aside(place, choose=reading.choose, ask=lambda footer: footer.naming(ids, [CLIENTS])):
             reading.take(block)
-        origins |= reading.origins
     partitions = {partition for story in stories.values() for partition in story.partitions}
     for place, reading in zip(places, readings, strict=True):
         for found in asked(place.source, lambda footer: footer.about(partitions), choose=reading.choose_about):
@@ -65,9 +66,14 @@ def tx(
     code = ExitCode.OK if stories else ExitCode.WRONG
     if not stories:
         complain(f"no log here tells of such a transaction: {label if label is not None else prefix}")
-    for story in sorted(stories.values(), key=lambda one: (one.began_ms, one.tx)):
-        story.origin = _whole(story.origin, origins.get(story.tx[:SESSION_BYTES]))
-        emit([to_json(_object(story))] if as_json else _lines(story))
+    told = sorted(stories.values(), key=lambda one: (one.began_ms, one.tx))
+    whence = {story.tx: origins.of(story.tx, *story.decided) for story in told}
+    if any(origin is not None and not origin.node for origin in whence.values()):
+        _note_maps(places, origins)
+        whence = {story.tx: origins.of(story.tx, *story.decided) for story in told}
+    for story in told:
+        origin = whence[story.tx]
+        emit([to_json(_object(story, origin))] if as_json else _lines(story, origin))
         code = max(code, _CODES.get(story.end()[0], ExitCode.OK))
     trouble.end(code)
 
@@ -89,25 +95,28 @@ def _found(places: list[Place], prefix: str, label: str | None, last: int) -> li
     return newest
 
 
-def _whole(own: r.Origin | None, session: r.Origin | None) -> r.Origin | None:
-    """What is said of a transaction, with what is said of its client."""
-    if session is None or (own is not None and own.address):
-        return own
-    return r.Origin(
-        session.partition,
-        session.epoch,
-        session.tx,
-        own.node if own is not None else "",
-        label=own.label if own is not None else "",
-        client=session.client,
-        address=session.address,
-    )
+def _note_maps(places: list[Place], origins: Origins) -> None:
+    """The maps tell who coordinated what nothing else does."""
+    from tools.wal.copy_at_rest import at_rest  # noqa: PLC0415  # mostly it is said
+    from tools.wal.maps import Maps  # noqa: PLC0415
+
+    for place in places:
+        maps = Maps(origins, at_rest(place, MAPS, b"").topology)
+        for block in Trouble(quiet=True).aside(place, choose=_has_map, ask=speaking_of([MAPS])):
+            for record in block.records:
+                if isinstance(record, r.Committed):
+                    maps.take(record)
+        _ = maps.newest
 
 
-def _lines(story: TxStory) -> Iterator[str]:
+def _has_map(raw: RawBlock) -> bool:
+    return b"\xa9committed" in raw.data
+
+
+def _lines(story: TxStory, origin: r.Origin | None) -> Iterator[str]:
     name = f"tx={tx_name(story.tx)}"
-    if story.origin is not None:
-        yield f"{name} {origin_text(story.origin)}"
+    if origin is not None:
+        yield f"{name} {origin_text(origin)}"
     for step in story.steps:
         yield f"{name} {time_text(step.time_ms)} {step.node}:{step.lsn} {step.what} p{step.partition} {step.about}".rstrip()
     end, where = story.end()
@@ -115,11 +124,10 @@ def _lines(story: TxStory) -> Iterator[str]:
     yield f"{name}: {end}{joined}{where}"
 
 
-def _object(story: TxStory) -> dict[str, Any]:
+def _object(story: TxStory, origin: r.Origin | None) -> dict[str, Any]:
     end, where = story.end()
     told: dict[str, Any] = {"tx": story.tx.hex(), "end": str(end), "where": where, "participants": story.participants}
-    if story.origin is not None:
-        origin = story.origin
+    if origin is not None:
         told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
     told["steps"] = [
         {

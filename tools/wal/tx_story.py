@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from rebalance.results import COMMITTED
+from tools.wal.origins import Origins
 from wal import Block, RawBlock
 from wal import records as r
 from wal.ids import DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
@@ -49,7 +50,7 @@ class TxStory:
         self._forgotten: dict[tuple[NodeId, int], Step] = {}
         self.participants: list[int] = []
         self.decision: bool | None = None
-        self.origin: r.Origin | None = None
+        self.decided = (0, 0)  # in which partition and epoch
         self.outcomes: dict[tuple[NodeId, int], bool] = {}
         self.prepared: dict[tuple[NodeId, int], int] = {}  # to the epoch of the prepare that has no outcome yet
 
@@ -107,13 +108,13 @@ class TxStory:
 
 
 class TxReading:
-    """Reads one node's log for some transactions."""
+    """Reads one node's log for some transactions; what it says of where they come from is noted in `origins`."""
 
-    def __init__(self, stories: dict[TxId, TxStory], node: NodeId) -> None:
+    def __init__(self, stories: dict[TxId, TxStory], node: NodeId, origins: Origins) -> None:
         self._stories = stories
         self._node = node
         self._sessions = {tx[:SESSION_BYTES] for tx in stories}
-        self.origins: dict[bytes, r.Origin] = {}
+        self._origins = origins
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
@@ -190,10 +191,8 @@ class TxReading:
                         if tx[:SESSION_BYTES] == session and int.from_bytes(tx[SESSION_BYTES:], "big") <= up_to:
                             yield tx, FORGOTTEN, partition, f"e{epoch}: its client has the answer"
             case r.Origin(tx=tx):
-                if record.label and tx in self._stories:
-                    self._stories[tx].origin = record
-                if record.address:
-                    self.origins[tx[:SESSION_BYTES]] = record
+                if tx[:SESSION_BYTES] in self._sessions:
+                    self._origins.note(record)
             case _:
                 pass
 
@@ -208,9 +207,11 @@ class TxReading:
                         yield tx, "over", write.partition, "the decision is not needed any more"
                     else:
                         story.decision = outcome[:1] == bytes([COMMITTED])
+                        story.decided = write.partition, write.issued
                         yield tx, "decide", write.partition, "commit" if story.decision else "abort"
             elif write.tx in self._stories:
                 self._ended(self._stories[write.tx], write.partition, commit=not write.closed)
+                self._stories[write.tx].decided = write.partition, write.issued
                 how = f" issued again, first in e{write.origin}" if write.origin else ""
                 yield write.tx, what, write.partition, f"e{write.epoch}{how} {_written([write])}"
 
@@ -224,42 +225,58 @@ def _written(writes: Sequence[r.Write]) -> str:
 
 
 class Finder:
-    """Finds the transactions of a log that begin so, or have a label; the newest that were met, up to `keep`."""
+    """Finds the transactions of a log that begin so, or have a label; the newest that were met, up to `keep`.
+
+    `sessions` are those that the label is said of; it is met in a block before all that it is said of there.
+    """
 
     def __init__(self, prefix: str, label: str | None, keep: int) -> None:
         self.found: dict[TxId, int] = {}
         self.more = False
         self._prefix = prefix
         self._label = label
+        self._sessions: dict[bytes, None] = {}
         self._keep = keep
         self._needle = bytes.fromhex(prefix[: len(prefix) // 2 * 2]) if label is None else label.encode()
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may have one."""
-        return self._needle in raw.data
+        return self._needle in raw.data or any(session in raw.data for session in self._sessions)
 
     def take(self, block: Block) -> None:
         """Read on."""
         for record in block.records:
             for tx in self._named(record):
-                if tx.hex().startswith(self._prefix):
-                    self.found.pop(tx, None)
-                    self.found[tx] = block.time_ms
-                    if len(self.found) > self._keep:
-                        self.found.pop(next(iter(self.found)))
-                        self.more = True
+                if self._label is None and not tx.hex().startswith(self._prefix):
+                    continue
+                self.found.pop(tx, None)
+                self.found[tx] = block.time_ms
+                if len(self.found) > self._keep:
+                    self.found.pop(next(iter(self.found)))
+                    self.more = True
 
     def _named(self, record: r.Record) -> Iterator[TxId]:
         match record:
             case r.Origin(tx=tx, label=label):
-                if label == self._label or (self._label is None and self._prefix):
+                if label == self._label and record.labels_all:
+                    self._sessions[tx[:SESSION_BYTES]] = None
+                elif label == self._label or (self._label is None and self._prefix):
                     yield tx
             case _ if self._label is not None:
-                return
-            case r.Prepare(tx) | r.Outcome(tx):
-                yield tx
-            case r.Update(writes) | r.History(writes):
-                for write in writes:
-                    yield from write.keys if write.namespace == DECISIONS else [write.tx] if write.tx else []
+                for tx in txs_of(record) if self._sessions else ():
+                    if tx[:SESSION_BYTES] in self._sessions:
+                        yield tx
             case _:
-                return
+                yield from txs_of(record)
+
+
+def txs_of(record: r.Record) -> Iterator[TxId]:
+    """The transactions that a record is about."""
+    match record:
+        case r.Prepare(tx) | r.Outcome(tx):
+            yield tx
+        case r.Update(writes) | r.History(writes):
+            for write in writes:
+                yield from write.keys if write.namespace == DECISIONS else [write.tx] if write.tx else []
+        case _:
+            return

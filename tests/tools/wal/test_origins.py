@@ -8,13 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 import engine
 from engine import aio
 from tests.support.commands import objects, wal
 from tests.support.directories import build
+from tools.wal.origins import Origins
+from wal import records as r
 
 PUTS = 400
+PAYMENTS = 40
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +36,11 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
                     await tx.namespace("acc").put(b"k%d" % at, b"settled")
             async with batch.transaction(label="one key", concurrency="OPTIMISTIC") as tx:
                 await tx.namespace("acc").put(b"k20", b"alone")
+        async with await aio.connect(database.where, client_name="till") as till:
+            for at in range(PAYMENTS):
+                async with till.transaction(label="payment") as tx:
+                    for key in ("from", "to") if at % 2 else ("from",):
+                        await tx.namespace("paid").put(b"%s-%d" % (key.encode(), at), b"%d" % at)
 
     return build(tmp_path_factory.mktemp("known"), story)
 
@@ -46,11 +55,13 @@ def test_a_client_is_named_once_to_each_group_of_copies(known: list[Path]) -> No
         origins = told("dump", directory, "--type", "origin")
         assert all(item["by"] in {"n1", "n2", "n3"} for item in origins)
         named = Counter((item["tx"][:20], item["by"], item["client"]) for item in origins if item.get("address"))
-        assert {client for _, _, client in named} == {"web-3", "batch"}
+        assert {client for _, _, client in named} == {"web-3", "batch", "till"}
         assert set(named.values()) == {1}, "each node says it once, to all the others"
         assert all(item["address"].startswith("127.0.0.1:") for item in origins if item.get("address"))
-        labels = Counter(item["label"] for item in origins if item.get("label"))
-        assert labels == {"end of month": 1, "one key": 1}, "once per transaction, not per partition"
+        once = [item["label"] for item in origins if item.get("label") and not item.get("labels_all")]
+        assert sorted(once) == ["end of month", "one key", "payment"], "once per transaction, not per partition"
+        whole = [(item["tx"][:20], item["by"]) for item in origins if item.get("labels_all")]
+        assert 1 <= len(set(whole)) == len(whole) <= 3, "what comes again, once of its session by each node"
 
 
 def test_it_costs_at_most_a_fiftieth_of_the_bytes(known: list[Path]) -> None:
@@ -75,6 +86,43 @@ def test_a_label_finds_its_transactions(known: list[Path]) -> None:
     assert len(whole["participants"]) > 1
     (alone,) = told("tx", "--label", "one key", known[1])
     assert [step["what"] for step in alone["steps"]] == ["update"]
+
+
+def test_a_label_that_came_again_is_told_of_each_of_its_transactions(known: list[Path]) -> None:
+    paid = [node for at in range(0, PAYMENTS, 9) for node in told("key", "paid", f"from-{at}", *known)[-1:]]
+    said = {(one["verdict"]["last"]["label"], one["verdict"]["last"]["client"]) for one in paid}
+    assert said == {("payment", "till")}
+    assert {one["verdict"]["last"]["by"] for one in paid} <= {"n1", "n2", "n3"}
+    stories = told("tx", "--label", "payment", "--last", str(2 * PAYMENTS), *known)
+    assert len(stories) == PAYMENTS
+    assert {(one["label"], one["client"], one["end"]) for one in stories} == {("payment", "till", "committed")}
+    assert {one["by"] for one in stories} <= {"n1", "n2", "n3"}
+
+
+def test_a_dump_of_a_label_has_all_of_its_transactions_and_no_other(known: list[Path]) -> None:
+    stories = {one["tx"] for one in told("tx", "--label", "payment", "--last", str(2 * PAYMENTS), *known)}
+    for directory in known:
+        records = told("dump", directory, "--label", "payment")
+        written = [write for item in records if item["type"] == "update" for write in item["writes"]]
+        prepared = [item for item in records if item["type"] == "prepare"]
+        assert {write["tx"] for write in written if write["namespace"] == "paid"} <= stories
+        assert {item["tx"] for item in prepared} <= stories
+        found = {entry["key"] for write in written if write["namespace"] == "paid" for entry in write["entries"]}
+        found |= {entry["key"] for item in prepared for write in item["writes"] for entry in write["entries"]}
+        assert found >= {f"from-{at}" for at in range(PAYMENTS)}
+        later = max(item["lsn"] for item in records if item["type"] == "origin") + 1
+        assert told("dump", directory, "--label", "payment", "--from-lsn", str(later)), "though who says so lies before"
+
+
+def test_a_session_that_was_given_two_labels_is_told_with_both() -> None:
+    origins = Origins()
+    first = r.Origin(1, 1, bytes(16), "n1", "pay", "till", "a:1", labels_all=True)
+    origins.note(first)
+    assert origins.of(bytes(15) + b"\1", 1, 1) == structs.replace(first, tx=bytes(15) + b"\1", labels_all=False)
+    origins.note(structs.replace(first, label="refund", node="n2"))
+    found = origins.of(bytes(15) + b"\1", 1, 1)
+    assert found is not None
+    assert found.label == "pay or refund"
 
 
 def test_a_name_that_no_log_should_have_is_refused(tmp_path: Path) -> None:
