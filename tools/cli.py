@@ -27,9 +27,8 @@ from typing import Annotated
 
 import typer
 
-from engine.errors import Error, UsageError
-from tools.terminal import ExitCode, Unreadable, complain, emit, exit_code_of, program
-from wal import DiskError, LogClosed, LogError
+from engine.errors import UsageError
+from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of, program
 
 PROGRAMS = {
     "node": ("tools.node_commands", "Start, stop and look at a node."),
@@ -166,17 +165,17 @@ def elsewhere(word: str) -> list[str]:
 
 def run(module: str, name: str, arguments: Sequence[str]) -> int:
     """Run one program; the exit code. What it raises becomes a line on stderr, unless it is a bug."""
-    try:
+
+    def command() -> object:
         if importlib.util.find_spec(module) is None:
             raise Unreadable(f"this installation has no {name!r}: {module} is missing; install the project again")
         started = importlib.import_module(module).app
         gc.freeze()
         gc.enable()  # see `foreshore`
-        code = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
-    except (Error, LogError, LogClosed, DiskError) as error:
-        complain(error)
-        return exit_code_of(error)
-    return code if isinstance(code, int) else ExitCode.OK
+        code: object = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
+        return code
+
+    return end_of(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -192,6 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             complain(f"{words[0]!r} is no command by itself: did you mean `{'`, or `'.join(meant)}`?")
             sys.exit(ExitCode.USAGE)
         app(args=words, prog_name="foreshore")
+    except Ended as end:
+        sys.exit(end.code)
     except UsageError as error:
         complain(error)
         sys.exit(ExitCode.USAGE)

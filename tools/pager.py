@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -62,6 +60,9 @@ def paged(wanted: bool) -> Iterator[None]:
     if command == "cat":
         yield
         return
+    import shlex  # noqa: PLC0415  # no pipe waits for it
+    import subprocess  # noqa: PLC0415
+
     try:
         pager = subprocess.Popen(  # noqa: S603  # what the user named
             shlex.split(command), stdin=subprocess.PIPE, env={"LESS": "FRX", "LV": "-c", **os.environ}

@@ -10,21 +10,21 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import msgspec
-import typer
+
+if TYPE_CHECKING:
+    import typer
 
 from engine.errors import CorruptionError, Error, Unavailable, UsageError
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.state.store_errors import StoreDamaged, StoreError, StoreForeign
-from tools.reconcile.findings import printable
-from wal import DiskError, Finding, LogError
+from wal import DiskError, Finding, LogClosed, LogError
 from wal.errors import Kind as FindingKind
 
 Cell = str | int | float | bool | None | list[int] | list[str] | list[list[int]]
@@ -56,6 +56,8 @@ class ExitCode(IntEnum):
 
 def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer.Typer:
     """A program of the command: all of them look and behave alike."""
+    import typer  # noqa: PLC0415  # what has nothing to parse does not wait for a parser (`tools.quick`)
+
     return typer.Typer(
         name=name,
         help=meaning or None,
@@ -79,6 +81,14 @@ _CODES: dict[FindingKind, ExitCode] = {
     "missing": ExitCode.MISSING,
     "foreign": ExitCode.MISSING,
 }
+
+
+class Ended(Exception):
+    """A command has said what it has to say, and ends with this code."""
+
+    def __init__(self, code: ExitCode) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Unreadable(Error):
@@ -108,6 +118,18 @@ def exit_code_of(error: Exception) -> ExitCode:
             return ExitCode.UNREADABLE
         case _:
             return ExitCode.WRONG
+
+
+def end_of(command: Callable[[], object]) -> int:
+    """Run a command; its exit code. What it raises becomes a line on stderr, unless it is a bug."""
+    try:
+        code = command()
+    except Ended as end:
+        return end.code
+    except (Error, LogError, LogClosed, DiskError) as error:
+        complain(error)
+        return exit_code_of(error)
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 def code_of(finding: Finding) -> ExitCode:
@@ -163,6 +185,8 @@ def object_bytes(batches: Iterable[Sequence[object]]) -> Iterator[bytes]:
 
 def emit_file(file: IO[bytes]) -> None:
     """Print an answer that was kept."""
+    import shutil  # noqa: PLC0415  # only here
+
     with _while_it_is_read():
         sys.stdout.flush()
         shutil.copyfileobj(file, sys.stdout.buffer, _COPY_BYTES)
@@ -185,9 +209,9 @@ def _while_it_is_read() -> Iterator[None]:
             raise  # of a file that was read for it, and not of the answer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at the exit
         if isinstance(error, BrokenPipeError):
-            raise typer.Exit(ExitCode.HUNG_UP) from None
+            raise Ended(ExitCode.HUNG_UP) from None
         complain(f"the answer could not be written: {error.strerror}; what was printed is not all of it")
-        raise typer.Exit(ExitCode.UNREADABLE) from None
+        raise Ended(ExitCode.UNREADABLE) from None
 
 
 def show(rows: Iterable[Row], *, as_json: bool) -> None:
@@ -220,7 +244,11 @@ def word(data: bytes) -> str:
     >>> print(word(b"a key"), word(b"\x1b[2J"))
     a\x20key \x1b[2J
     """
-    return printable(data).replace(" ", r"\x20") if data.translate(None, _WORD) else data.decode()
+    if not data.translate(None, _WORD):
+        return data.decode()
+    from tools.reconcile.findings import printable  # noqa: PLC0415  # most words are
+
+    return printable(data).replace(" ", r"\x20")
 
 
 def bytes_of(text: str) -> bytes:

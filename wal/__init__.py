@@ -31,7 +31,6 @@ from wal.scan import RawBlock
 from wal.segment import Block, SegmentInfo
 from wal.settings import LogSettings
 from wal.walk import Owner
-from wal.whole import Report, joined, verify, verify_part
 
 if TYPE_CHECKING:
     from wal.counters import CounterAhead, CounterError, CounterOverlap, PartitionCounter, TooManyRanges
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from wal.log import Log
     from wal.repair import Torn
     from wal.want import Want
+    from wal.whole import Report, joined, verify, verify_part
 
 _WHERE = {
     "wal.counters": ("CounterAhead", "CounterError", "CounterOverlap", "PartitionCounter", "TooManyRanges"),
@@ -46,8 +46,9 @@ _WHERE = {
     "wal.log": ("Log",),
     "wal.repair": ("Torn",),
     "wal.want": ("Want",),
+    "wal.whole": ("Report", "joined", "verify", "verify_part"),
 }
-"""What who only reads a log has no use for, and does not wait for: imported when it is first asked for."""
+"""What who only looks for something has no use for, and does not wait for: imported when it is first asked for."""
 
 __all__ = [
     "Block",

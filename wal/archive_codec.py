@@ -34,14 +34,16 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import zstandard
 
 from wal.checksum import crc32c
 from wal.codec import BLOCK_BYTES_MAX, HEADER_BYTES, TRAILER_BYTES, FormatError, NewerFormat, big_endian, native
 from wal.ids import Fragment
+
+if TYPE_CHECKING:
+    import zstandard
 
 ARCHIVE_FORMAT = 1
 CHUNK_BYTES = 8 << 20
@@ -308,6 +310,8 @@ def pack(compressor: zstandard.ZstdCompressor, data: bytes, at: int) -> tuple[Ex
 
 def unpack(extent: Extent, packed: bytes) -> bytes:
     """What an extent becomes, or FormatError."""
+    import zstandard  # noqa: PLC0415  # most logs have no archive
+
     if len(packed) != extent.size or crc32c(packed, 0) != extent.crc:
         raise FormatError(f"{extent.size} bytes at offset {extent.at} of the archive do not have their checksum")
     try:

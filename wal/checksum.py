@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
-
-import crcmod.predefined
 
 Checksum = Callable[[bytes, int], int]
 """(data, checksum of what came before) -> checksum of both."""
 
-_crcmod_crc32c = cast("Checksum", crcmod.predefined.mkPredefinedCrcFun("crc-32c"))
-_crcmod_xmodem = cast("Checksum", crcmod.predefined.mkPredefinedCrcFun("xmodem"))
+
+@cache
+def _crcmod(name: str) -> Checksum:
+    """One of its predefined functions; who has the hardware's does not wait for them."""
+    import crcmod.predefined  # noqa: PLC0415
+
+    return cast("Checksum", crcmod.predefined.mkPredefinedCrcFun(name))
 
 
 def reference_crc32c(data: bytes, crc: int = 0) -> int:
     """CRC-32C by crcmod: what `foreshore wal verify --reference` and the tests compare the hot path with."""
-    return _crcmod_crc32c(data, crc)
+    return _crcmod("crc-32c")(data, crc)
 
 
 def reference_xmodem(data: bytes, crc: int = 0) -> int:
     """CRC-16/XMODEM by crcmod: the reference of `wal.ids.slot_of`."""
-    return _crcmod_xmodem(data, crc)
+    return _crcmod("xmodem")(data, crc)
 
 
 def _hardware() -> Any | None:

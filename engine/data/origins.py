@@ -8,6 +8,7 @@ folded into any state, and no rule depends on it.
 
 from __future__ import annotations
 
+from engine.protocol.requests import CommitTx
 from engine.turn.core import Core
 from engine.turn.events import ClientSeen, SessionId
 from rebalance.partition import LocalPartition
@@ -63,6 +64,10 @@ class Origins:
             address=client.address if client is not None else "",
             labels_all=labels_all and client is not None,
         )
+
+    def of_commit(self, session: SessionId, request: CommitTx, local: LocalPartition) -> Origin | None:
+        """The same, of a transaction that its client would commit."""
+        return self.of(session, request.tx, local, request.label, labels_all=request.labels_all)
 
     def log(self, origin: Origin, local: LocalPartition) -> Origin:
         """It is said: log it here, to be shipped beside the record that it is about."""

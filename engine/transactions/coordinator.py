@@ -105,9 +105,7 @@ class Coordinator(Deciding):
         transaction.held = transaction.prepare_only = request.prepare_only
         transaction.acked = request.acked
         transaction.asked.append((session, request.id, False))
-        transaction.origin = self.writes.origins.of(
-            session, request.tx, local, request.label, labels_all=request.labels_all
-        )
+        transaction.origin = self.writes.origins.of_commit(session, request, local)
         transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
         core.in_pieces(self._split(transaction, request))

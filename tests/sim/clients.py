@@ -216,9 +216,9 @@ class Client:
         weather = self.world.network.weather
         return weather.delay + (self._draw.randrange(weather.jitter) if weather.jitter else 0)
 
-    def new_tx(self) -> TxId:
+    def new_tx(self, label: str = "") -> TxId:
         """A new transaction id."""
-        return self.router.identity.new_tx(self.world.now)
+        return self.router.identity.new_tx(self.world.now, label)
 
     def new_owner(self) -> TxId:
         """An id that only holds locks."""

@@ -41,7 +41,8 @@ class SimTransaction:
         self.optimistic = optimistic
         self.timeout_ns = timeout_ns
         self.lock_timeout_ms = lock_timeout_ms
-        self.tx: TxId = client.new_tx()
+        self.label = "unlocked" if optimistic else ""  # so that clients have several sessions
+        self.tx: TxId = client.new_tx(self.label)
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
         self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
@@ -172,6 +173,8 @@ class SimTransaction:
             locks=locks,
             reads=reads,
             prepare_only=prepare_only,
+            label=self.label,
+            labels_all=self.client.router.identity.labels_all(self.tx),
         )
 
     async def prepare(self) -> None:

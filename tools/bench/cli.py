@@ -30,6 +30,7 @@ from tools.bench.embedded import embedded_batches, embedded_puts, scans
 from tools.bench.exchange import exchanges
 from tools.bench.expiring import expiring
 from tools.bench.figures import Measured, Setting, machine
+from tools.bench.labels import labels
 from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import linear, reconciled, skewed
@@ -68,6 +69,7 @@ FIGURES: dict[str, Measure] = {
     "at-rest": partial(at_rest, goal=150),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),
+    "labels": labels,
     "scans": partial(scans, rows=60_000, few=16, many=1_024, goal=50),
     "transfer": partial(full_transfer, size=100, goal=150_000),
     "transfer-large": partial(full_transfer, size=10_000, goal=200),

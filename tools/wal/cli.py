@@ -39,8 +39,13 @@ app = program(
 
 def verb(name: str) -> typer.Typer:
     """One verb, as a program of its own."""
+    from tools.wal import options  # noqa: PLC0415  # whoever asks for help of all of them needs none
+
+    module = importlib.import_module(f"tools.wal.{_MODULES.get(name, name)}")
+    for known, meant in {**vars(options), "typer": typer}.items():
+        vars(module).setdefault(known, meant)  # what its annotations name, which nothing has asked for until now
     one = program(name)
-    one.command(name)(getattr(importlib.import_module(f"tools.wal.{_MODULES.get(name, name)}"), name))
+    one.command(name)(getattr(module, name))
     return one
 
 

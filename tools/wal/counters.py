@@ -13,7 +13,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import FragmentView, State, read_directory
 from engine.offline.live import is_live
 from rebalance.table import Standing, Topology
-from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
+from tools.terminal import Ended, ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
@@ -49,7 +49,7 @@ def counters(
     if not as_json:
         complain(f"fragments={compared.fragments} copies={compared.copies} differing={compared.differing}")
     if compared.differing or (not compared.fragments and absent(places, Filter(namespace=namespace))):
-        raise typer.Exit(ExitCode.WRONG)
+        raise Ended(ExitCode.WRONG)
 
 
 def _check_places(places: list[Place]) -> None:

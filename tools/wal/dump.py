@@ -10,19 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
-from typing import IO, Annotated, Any, TypeAlias
-
-import typer
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from engine.errors import UsageError
 from tools.pager import paged, painter
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
 from tools.wal.absent import Shown, absent
-from tools.wal.filters import Filter, Span
-from tools.wal.jobs import Jobs, Run, written_in_parts
+from tools.wal.filters import Filter, Span, check_range
+from tools.wal.jobs import Run, written_in_parts
 from tools.wal.objects import Keys, Told
-from tools.wal.options import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, WithValues, check_range
 from tools.wal.places import Place, place_of
 from tools.wal.records import line, lines
 from tools.wal.times import time_of
@@ -31,13 +28,24 @@ from wal import Block, Finding, appended, inspect
 from wal.ids import COUNTER_MAX
 from wal.records import KINDS, Origin, Record
 
+if TYPE_CHECKING:
+    import typer
+
+    from tools.wal.options import (
+        AsJson,
+        Directories,
+        FromLsn,
+        FromTime,
+        Jobs,
+        OfNamespace,
+        OfPartition,
+        ToLsn,
+        ToTime,
+        WithValues,
+    )
+
 FOLLOW_SECONDS = 0.2
 TYPES = [str(kind.__struct_config__.tag) for kind in KINDS]
-
-FromTime = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Not before: 2023-11-14T22:13:20Z, or how long ago: -10m, -1h, -2d.")
-]
-ToTime = Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")]
 
 _Render: TypeAlias = Callable[[Place, Block, Filter], Sequence[Any]]
 """What is shown of a block: lines, or objects."""

@@ -20,8 +20,8 @@ from tools.reconcile.entries import COLUMNS, Cells, entries
 from tools.reconcile.findings import Values
 from tools.terminal import ExitCode, emit, word
 from tools.wal.absent import absent
-from tools.wal.filters import Filter
-from tools.wal.options import Directories, FromLsn, OfNamespace, OfPartition, ToLsn, WithValues, check_range
+from tools.wal.filters import Filter, check_range
+from tools.wal.options import Directories, FromLsn, OfNamespace, OfPartition, ToLsn, WithValues
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble

@@ -12,6 +12,7 @@ from typing import assert_never
 
 import msgspec
 
+from engine.errors import UsageError
 from wal import RawBlock
 from wal import records as r
 from wal.footer import Ask
@@ -20,6 +21,14 @@ from wal.records import kind_of
 
 Span = tuple[int, int]
 """From the first to the last, both included."""
+
+
+def check_range(from_lsn: int, to_lsn: int | None) -> None:
+    """Raise UsageError for a range that ends before it begins."""
+    if to_lsn is not None and to_lsn < from_lsn:
+        raise UsageError(
+            f"--to-lsn is {to_lsn} and --from-lsn is {from_lsn}: expected a range that ends where it begins or later"
+        )
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import State, read_directory
-from tools.terminal import ExitCode, Row, Unreadable, show, word
+from tools.terminal import Ended, ExitCode, Row, Unreadable, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter
 from tools.wal.options import AsJson, Directories, OfNamespace, OfPartition
@@ -40,7 +40,7 @@ def history(
             found = True
             show(islice(chain([first], rows), limit or None), as_json=as_json)
     if not found and absent(places, Filter(namespace=namespace)):
-        raise typer.Exit(ExitCode.WRONG)
+        raise Ended(ExitCode.WRONG)
 
 
 def _rows(place: Place, namespace: str | None, partition: int | None) -> Iterator[Row]:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from typing import IO, Annotated, NamedTuple, TypeVar
+from typing import IO, NamedTuple, TypeVar
 
 import msgspec
-import typer
 
 from tools.reconcile.children import InChildren
 from tools.terminal import Unreadable
@@ -23,10 +22,6 @@ RUNS_EACH = 8
 """So many runs there are for each process, if there are enough segments, so that none waits long for the last."""
 END = 2**63
 """More than any LSN."""
-
-Jobs = Annotated[
-    int, typer.Option(min=1, max=64, help="So many processes read at a time, a segment each; the answer is the same.")
-]
 
 
 class _Said(msgspec.Struct):

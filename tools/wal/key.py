@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
 from tools.reconcile.findings import Values
@@ -15,7 +13,6 @@ from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
 from tools.wal.absent import absent
 from tools.wal.copy_at_rest import at_rest, map_of_cluster
 from tools.wal.filters import Filter
-from tools.wal.options import AsJson, WithValues
 from tools.wal.places import check_names, place_of
 from tools.wal.records import origin_text
 from tools.wal.story import Change, Event, Seen, Story, Verdict
@@ -24,6 +21,11 @@ from tools.wal.trouble import Trouble
 from wal import RawBlock
 from wal.footer import speaking_of
 from wal.ids import DECISIONS, TABLE_MAX, fragment_name, tx_name
+
+if TYPE_CHECKING:
+    import typer
+
+    from tools.wal.options import AsJson, WithValues
 
 Standing = Callable[[Change, Seen], bool]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
 from tools.terminal import ExitCode, Row, show, word
 from tools.wal.absent import absent
-from tools.wal.filters import Filter
-from tools.wal.jobs import Jobs, Run, in_parts
-from tools.wal.options import AsJson, Directories, FromLsn, OfNamespace, OfPartition, ToLsn, check_range
+from tools.wal.filters import Filter, check_range
+from tools.wal.jobs import Run, in_parts
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
@@ -23,6 +21,11 @@ from wal import records as r
 from wal.footer import Ask, Span, Told
 from wal.records import kind_of
 from wal.tally import TALLIED, Tally, sum_up
+
+if TYPE_CHECKING:
+    import typer
+
+    from tools.wal.options import AsJson, Directories, FromLsn, Jobs, OfNamespace, OfPartition, ToLsn
 
 _encode = msgspec.msgpack.Encoder().encode
 

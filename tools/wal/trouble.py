@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import typer
-
 from tools.pager import Progress
-from tools.terminal import ExitCode, code_of, complain
+from tools.terminal import Ended, ExitCode, code_of, complain
 from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
 from wal.footer import Ask
@@ -64,4 +62,4 @@ class Trouble:
         """The command ends here; `code` is what it found out itself."""
         worst = max(code, self._code)
         if worst:
-            raise typer.Exit(worst)
+            raise Ended(worst)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
-from tools.wal.options import AsJson
 from tools.wal.origins import Origins
 from tools.wal.places import Place, check_names, place_of
 from tools.wal.records import origin_text
@@ -21,6 +18,11 @@ from wal import Block, RawBlock, asked
 from wal import records as r
 from wal.footer import speaking_of
 from wal.ids import CLIENTS, MAPS, TX_ID_BYTES, TxId, tx_name
+
+if TYPE_CHECKING:
+    import typer
+
+    from tools.wal.options import AsJson
 
 LAST = 10
 _CODES = {End.TORN: ExitCode.LOGIC, End.IN_DOUBT: ExitCode.WRONG, End.UNKNOWN: ExitCode.WRONG}

@@ -12,23 +12,25 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from tools.pager import Progress
-from tools.terminal import ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
-from tools.wal.jobs import Jobs, Run, in_parts
+from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
+from tools.wal.jobs import Run, in_parts
 from tools.wal.places import Place, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
 from wal.cut import loss_name
 
 if TYPE_CHECKING:
+    import typer
+
     from engine.offline.directory import State
     from tools.reconcile.logs import LogTold
     from tools.wal.against import Owed
+    from tools.wal.options import Jobs
 
 SHOWN = 5
 """So many damages of a store are told one by one; it is to be replaced as a whole anyway."""
@@ -87,7 +89,7 @@ def verify(
             told[place.name] = checked.told
     code = max(code, _together(told, as_json=as_json)) if told else code
     if code:
-        raise typer.Exit(code)
+        raise Ended(code)
 
 
 def _together(told: dict[str, LogTold], *, as_json: bool) -> ExitCode:

@@ -54,6 +54,12 @@ def test_an_embedded_node_counts_what_it_acknowledged(tmp_path: Path) -> None:
     assert batches["counted"] % 100 == 0
 
 
+def test_labels_are_measured_by_what_only_they_put_into_the_log(tmp_path: Path) -> None:
+    bytes_of, _ = (figures for figures in bench(tmp_path, "labels")[0])
+    assert bytes_of["unit"] == "%"
+    assert bytes_of["parts"]["labels"] == 4
+
+
 @pytest.mark.processes
 def test_a_reconciliation_is_measured_over_stopped_nodes(tmp_path: Path) -> None:
     figures, _ = bench(tmp_path, "reconcile", "reconcile-skew")

@@ -1,0 +1,93 @@
+"""Questions that leave nothing to be parsed get the same answers as by the parser, and everything else goes to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import environment, wal
+from tests.support.patience import PATIENCE_SECONDS
+from tests.wal import golden
+from tools.quick import quickly
+
+TX = golden.TX.hex()
+LOG = str(golden.DIRECTORY)
+QUESTIONS = [
+    ["verify", LOG],
+    ["verify", LOG, "--json"],
+    ["verify", LOG, str(golden.NOTED_DIRECTORY)],
+    ["verify", "nowhere"],
+    ["stat", "--json", LOG],
+    ["stat", LOG],
+    ["dump", LOG],
+    ["dump", "--tx", TX, LOG, "--json"],
+    ["dump", "--tx", "abcdef", LOG],
+    ["dump", LOG, "--tx", "no id"],
+    ["tx", TX, LOG],
+    ["tx", TX[:8], LOG, "--json"],
+    ["tx", "no id", LOG],
+    ["tx", TX],
+    ["tx", "ff" * 16, LOG],
+    ["key", "acc", "a", LOG, "--partition", "7"],
+    ["key", "acc", "a", "--partition", "7", "--json", LOG],
+    ["key", "acc", "nope", LOG, "--partition", "7"],
+    ["key", "acc", "a", LOG],
+]
+OTHERS = [
+    [],
+    ["wal"],
+    ["wal", "verify"],
+    ["wal", "--help", LOG],
+    ["wal", "verify", LOG, "--help"],
+    ["wal", "verify", "--jobs", "2", LOG],
+    ["wal", "dump", LOG, "--tx"],
+    ["wal", "dump", LOG, "--tx", "--json"],
+    ["wal", "dump", LOG, f"--tx={TX}"],
+    ["wal", "dump", "--tx", TX, "--tx", TX, LOG],
+    ["wal", "dump", LOG, "--json", "--json"],
+    ["wal", "tx", "--label", "pay", LOG],
+    ["wal", "key", "acc", "a"],
+    ["wal", "key", "acc", "a", LOG, "--partition", "70000"],
+    ["wal", "key", "acc", "a", LOG, "--partition", "seven"],
+    ["wal", "key", "acc", "a", LOG, "--partition", "9" * 5000],
+    ["wal", "key", "acc", "", LOG],
+    ["wal", "verify", "--", LOG],
+    ["wal", "segments", LOG],
+    ["cluster", "status", LOG],
+]
+
+
+@pytest.mark.parametrize("words", QUESTIONS, ids=" ".join)
+def test_the_answer_is_that_of_the_parser(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = quickly(["wal", *words])
+    quick = capsys.readouterr()
+    slow = wal(*words)
+    assert (code, quick.out, quick.err) == (slow.exit_code, slow.stdout, slow.stderr)
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
+def test_whatever_is_more_than_that_is_left_to_the_parser(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert quickly(words) is None
+    said = capsys.readouterr()
+    assert said.out == said.err == ""
+
+
+def test_no_parser_is_imported_for_it_and_the_exit_code_is_told() -> None:
+    """And the process ends at once, with all that it has said."""
+    script = "import sys, foreshore; sys.addaudithook(lambda e, a: e == 'import' and a[0] == 'typer' and print('typer')); "
+    script += "sys.argv = ['foreshore', 'wal', *sys.argv[1:]]; foreshore.main()"
+    for words, code in ((["tx", TX, LOG], wal("tx", TX, LOG).exit_code), (["verify", "nowhere"], 3), (["dump", LOG], 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE_SECONDS,
+            check=False,
+            env=environment(),
+        )
+        assert done.returncode == code
+        assert "typer" not in done.stdout.splitlines()
+        assert (done.stdout, done.stderr) == (wal(*words).stdout, wal(*words).stderr)
