@@ -60,7 +60,8 @@ def tx(
             reading.take(block)
     partitions = {partition for story in stories.values() for partition in story.partitions}
     for place, reading in zip(places, readings, strict=True):
-        for found in asked(place.source, lambda footer: footer.about(partitions), choose=reading.choose_about):
+        since = reading.first_lsn or 1  # what concerns it without naming it comes after that
+        for found in asked(place.source, lambda footer: footer.about(partitions), since, choose=reading.choose_about):
             if isinstance(found, Block):
                 reading.take_about(found)
             else:

@@ -115,6 +115,8 @@ class TxReading:
         self._node = node
         self._sessions = {tx[:SESSION_BYTES] for tx in stories}
         self._origins = origins
+        self.first_lsn = 0
+        """The first record that names one of them; 0: there is none."""
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
@@ -154,6 +156,7 @@ class TxReading:
         for tx, what, partition, about in self._said(record):
             story = self._stories.get(tx)
             if story is not None:
+                self.first_lsn = min(lsn, self.first_lsn or lsn)
                 story.add(Step(time_ms, self._node, lsn, what, partition=partition, about=about))
 
     def _said(self, record: r.Record) -> Iterator[tuple[TxId, str, int, str]]:
