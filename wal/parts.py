@@ -13,7 +13,8 @@ is read, and says itself whether it is whole.
 
 A supplier who wants few of many fragments reads little more than these. It takes a microsecond for each record to make, as
 long again as writing them, so it is made when a segment is sealed, beside who writes the next one; 10 bytes a part, and 2
-for each time that an index names a block. A small segment has none, and neither has one of an older version.
+for each time that an index names a block. A small segment has none, neither has one that would
+spare little by it (`worth_it`), or one of an older version.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ RECORDS_MIN, RECORDS_MAX = 3, (1 << 16) - 1
 """A block with less records or with more has no parts, and is read whole."""
 SPREAD_MAX = 4
 """Where records speak of more fragments than this each, to read one by itself spares little."""
+OFTEN_MAX = 4
+"""Where a block speaks of a fragment more often than this, most of it lies between the first part and the last that do. So
+it is with the few partitions of an embedded engine, whose blocks are large besides."""
 _GAP_BYTES_MAX = 128
 READ_WHOLE = 4
 """Where more than one part in so many is wanted, whole blocks are read."""
@@ -156,8 +160,9 @@ class PartsBuilder:
 
 
 def worth_it(index: SegmentIndex, records: int) -> bool:
-    """Whether a segment's records are mostly of few fragments. O(fragments)."""
-    return sum(len(entry.blocks) for entry in index.fragments.values()) <= SPREAD_MAX * records
+    """Whether a segment's records are mostly of few fragments, and its blocks of each not often. O(fragments)."""
+    told = sum(len(entry.blocks) for entry in index.fragments.values())
+    return told <= SPREAD_MAX * records and records <= OFTEN_MAX * told
 
 
 def check_runs(index: SegmentIndex) -> None:

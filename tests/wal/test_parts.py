@@ -15,7 +15,7 @@ from wal.codec import TRAILER_BYTES, FormatError, decode_body
 from wal.history import BlockView
 from wal.ids import Fragment
 from wal.index import Parts, SegmentIndex
-from wal.parts import PARTS_MAX, RECORDS_MAX, RECORDS_MIN, SPREAD_MAX, cost, holding, near, opened, places
+from wal.parts import OFTEN_MAX, PARTS_MAX, RECORDS_MAX, RECORDS_MIN, SPREAD_MAX, cost, holding, near, opened, places
 from wal.records import NoOp, Record, Update, Write
 from wal.scan import Scan
 from wal.segment import SegmentBuilder
@@ -258,6 +258,24 @@ def test_records_of_very_many_fragments_are_not_parted() -> None:
     index = next(iter(log._segments._indexes.values()))
     assert index.parts is None
     assert verify(disk, indexes=True).findings == []
+
+
+def test_blocks_that_speak_of_each_fragment_often_are_not_parted() -> None:
+    """As with few partitions: from the first part to the last that does is most of the block."""
+    for partitions, parted in ((400 // (2 * OFTEN_MAX), False), (400 // 2, True)):
+        disk = MemoryDisk()
+        log, counters = open_log(disk, LARGE), [0] * partitions
+        for at_block in range(60):
+            block: list[Record] = []
+            for n in range(400):
+                at = n % partitions
+                block.append(Update([Write("acc", at, 1, counters[at], [b"k%d" % n], [b"v" * 60])]))
+                counters[at] += 1
+            log.append(block, now_ms=at_block, durable=True)
+        log.write_index()
+        assert (known(log)[0][0].parts is not None) is parted
+        assert verify(disk, indexes=True).findings == []
+        log.close()
 
 
 def test_what_lies_near_is_read_at_once_with_the_header() -> None:
