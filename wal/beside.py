@@ -193,8 +193,8 @@ class LiveNotes(Told):
         super().__init__(header, entries[-1].trailer)
         self._entries = entries
 
-    def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
-        """The index, but for its counters."""
+    def index(self, only: Collection[Fragment] | None = None, *, parts: bool = False) -> SegmentIndex:
+        """The index, but for its counters; notes tell of no parts."""
         index = SegmentIndex()
         index.starts = _ordinals(b"".join(entry.starts for entry in self._entries))
         fragments = _rows([entry.fragments for entry in self._entries], only)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from wal.codec import (
 from wal.ids import Fragment, TxId
 from wal.index import SegmentIndex
 from wal.index_codec import NIL, SUMMARY_AT, check_index, decode_index
+from wal.parts import Few, places, speaking
 from wal.records import KINDS
 from wal.scan import Readable
 from wal.summary import FILTER_BYTES, Summary, kind_of_type, may_name
@@ -76,8 +78,8 @@ class Told(ABC):
         self.trailer = trailer
 
     @abstractmethod
-    def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
-        """The index, or the part of it that is about `only` these."""
+    def index(self, only: Collection[Fragment] | None = None, *, parts: bool = False) -> SegmentIndex:
+        """The index, or what of it is about `only` these; then with `parts` of blocks only if they are asked for."""
 
     def tally(self) -> Tally | None:
         """What there is in all of it."""
@@ -97,10 +99,10 @@ class Told(ABC):
         ordinals = index.speaking_of(fragments)
         return None if ordinals is None else self._spans(index, ordinals)
 
-    def telling(self, fragment: Fragment, beside: Collection[Fragment]) -> tuple[list[Span], list[Span]] | None:
-        """The blocks that speak of this fragment, or of those `beside` it; and which of them may concern a key of it that
-        they do not name."""
-        index = self.index([fragment, *beside])
+    def telling(self, fragment: Fragment, beside: Collection[Fragment]) -> tuple[list[Span | Few], list[Span]] | None:
+        """The blocks that speak of this fragment, or of those `beside` it, or what parts of them; and which of these blocks
+        may concern a key of it that they do not name."""
+        index = self.index([fragment, *beside], parts=True)
         mine, others, concerning = (
             index.speaking_of([fragment]),
             index.speaking_of(beside),
@@ -109,8 +111,12 @@ class Told(ABC):
         if mine is None or others is None or concerning is None:
             return None
         among = set(mine)
-        silent = [*others, *(ordinal for ordinal in concerning if ordinal in among)]
-        return self._spans(index, sorted({*mine, *others})), self._spans(index, sorted({*silent}))
+        silent = {*others, *(ordinal for ordinal in concerning if ordinal in among)}
+        few = speaking(index, fragment)
+        found: list[Span | Few] = [*self._spans(index, sorted(silent.union(mine).difference(few)))]
+        found += [self._few(index, ordinal, few[ordinal]) for ordinal in few.keys() - silent]
+        found += self._spans(index, sorted(silent.intersection(few)))
+        return sorted(found, key=itemgetter(0)), self._spans(index, sorted(silent))
 
     def naming(self, txs: Iterable[TxId], fragments: Collection[Fragment] = ()) -> list[Span] | None:
         """The blocks that may name one of these transactions, and those that speak of these fragments."""
@@ -127,6 +133,12 @@ class Told(ABC):
         """The blocks in which a transaction ends in one of these partitions, or what concerns all of it happens."""
         ordinals = self._concerning(partitions)
         return self._spans(self.index(()), ordinals) if ordinals is not None else None
+
+    def _few(self, index: SegmentIndex, ordinal: int, numbers: Iterable[int]) -> Few:
+        assert index.parts is not None, "who has numbers of parts has parts"
+        ((start, end),) = self._spans(index, [ordinal])
+        parts, first, after = index.parts, index.parts.firsts[ordinal], index.parts.firsts[ordinal + 1]
+        return Few(start, end, sum(parts.records[first:after]), parts, first, places(parts, ordinal, numbers))
 
     def _spans(self, index: SegmentIndex, wanted: Iterable[int]) -> list[Span]:
         starts, spans = index.starts, list[Span]()
@@ -152,10 +164,10 @@ class Footer(Told):
         self._checked = False
         self._known: tuple[_Summary | None] | None = None
 
-    def index(self, only: Collection[Fragment] | None = None) -> SegmentIndex:
-        """The index, or the part of it that is about `only` these."""
+    def index(self, only: Collection[Fragment] | None = None, *, parts: bool = False) -> SegmentIndex:
+        """The index, or what of it is about `only` these; then with `parts` of blocks only if they are asked for."""
         self._check()
-        return decode_index(self._data, self.trailer, None, only)
+        return decode_index(self._data, self.trailer, None, only, parts=parts)
 
     def tally(self) -> Tally | None:
         """What there is in all of it."""
@@ -188,8 +200,8 @@ class Footer(Told):
             self._checked = True
 
 
-Ask: TypeAlias = Callable[[Told], list[Span] | None]
-"""Which blocks of a segment are to be read, of those that are told of; None: all of them."""
+Ask: TypeAlias = Callable[[Told], Sequence[Span | Few] | None]
+"""Which blocks of a segment are to be read, or parts of them, of those that are told of; None: all of them."""
 
 
 def speaking_of(fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> Ask:

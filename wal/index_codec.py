@@ -59,6 +59,8 @@ class _Closed(msgspec.Struct, frozen=True, array_like=True):
     fragments: msgspec.Raw
     mentions: msgspec.Raw = _NOTHING
     marks: msgspec.Raw = _NOTHING
+    summary: msgspec.Raw = _NOTHING
+    parts: msgspec.Raw = _NOTHING
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -68,6 +70,7 @@ _elements = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _index = msgspec.msgpack.Decoder(_Index)
 _index_entry = msgspec.msgpack.Decoder(_IndexEntry)
 _mentions = msgspec.msgpack.Decoder(_Mentions)
+_parts = msgspec.msgpack.Decoder(PartsTold)
 _all_marks = msgspec.msgpack.Decoder(list[bytes] | None)
 
 SUMMARY_AT = 4
@@ -114,16 +117,21 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary:
 
 
 def decode_index(
-    data: bytes, trailer: Trailer, checksum: Checksum | None = crc32c, only: Collection[Fragment] | None = None
+    data: bytes,
+    trailer: Trailer,
+    checksum: Checksum | None = crc32c,
+    only: Collection[Fragment] | None = None,
+    *,
+    parts: bool = False,
 ) -> SegmentIndex:
-    """The index that `trailer` describes, or what of it is about `only` these, without parts.
+    """The index that `trailer` describes, or what of it is about `only` these, with their `parts` or without.
 
     No `checksum`: it was checked.
     """
     if checksum is not None:
         check_index(data, trailer, checksum)
     try:
-        body = _index.decode(data) if only is None else _part_of(data, only)
+        body = _index.decode(data) if only is None else _part_of(data, only, parts=parts)
         index = SegmentIndex()
         index.starts = native("I", body.starts)
         all_marks = body.marks if body.marks is not None else repeat(None, len(body.fragments))
@@ -145,7 +153,7 @@ def decode_index(
     return index
 
 
-def _part_of(data: bytes, only: Collection[Fragment]) -> _Index:
+def _part_of(data: bytes, only: Collection[Fragment], *, parts: bool) -> _Index:
     """An index, of which the rest is not opened: a hundred times as much, where little of it is asked for."""
     body = _closed.decode(data)
     entries = _chosen(body.fragments, only)
@@ -157,11 +165,15 @@ def _part_of(data: bytes, only: Collection[Fragment]) -> _Index:
         marks = [known[at] for at, _ in entries]
     elif bytes(body.marks) != NIL:
         marks = []
+    told = _parts.decode(body.parts) if parts and entries and bytes(body.parts) != NIL else None
+    if told is not None and entries[-1][0] >= len(told.runs):
+        raise ValueError(f"{len(told.runs)} runs of parts: expected one for each fragment")
     return _Index(
         body.starts,
         [_index_entry.decode(entry) for _, entry in entries],
         None if bytes(body.mentions) == NIL else [_mentions.decode(one) for _, one in mentions],
         marks,
+        parts=msgspec.structs.replace(told, runs=[told.runs[at] for at, _ in entries]) if told is not None else None,
     )
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -238,6 +238,18 @@ Place: TypeAlias = tuple[int, int, int]
 """A part of a block: its number among all of the segment, its offset in the block, and its bytes."""
 
 
+class Few(NamedTuple):
+    """Some parts of a block, in place of all of it: where that begins and ends, its records, its first part, and where they
+    are."""
+
+    start: int
+    end: int
+    records: int
+    parts: Parts
+    first: int
+    places: list[Place]
+
+
 def near(places: Iterable[Place]) -> Iterator[tuple[int, int, list[Place]]]:
     """What is to be read of a block for some of its parts: from where to where, beginning with its header."""
     begin, end, some = 0, BLOCK_HEADER_BYTES, list[Place]()
@@ -269,19 +281,21 @@ def pieces(read: Callable[[int, int], bytes], start: int, wanted: Iterable[Place
             yield number, header, data[offset - at : offset - at + size]
 
 
-def opened(parts: Parts, number: int, header: bytes, data: bytes) -> list[Record]:
-    """The records of a part that was read by itself, behind the header of its block.
+def check_part(parts: Parts, number: int, header: bytes, data: bytes) -> None:
+    """Raise FormatError unless these bytes, read by themselves, are the part behind the header of its block."""
+    found = crc32c(data, crc32c(header))
+    if found != parts.crcs[number]:
+        raise FormatError(f"the checksum of a part is {parts.crcs[number]:08x}, expected {found:08x}")
 
-    Raises FormatError where it cannot be believed.
-    """
+
+def opened(parts: Parts, number: int, header: bytes, data: bytes) -> list[Record]:
+    """The records of a part that was read by itself. Raises FormatError where it cannot be believed."""
     return opened_as(_records.decode, parts, number, header, data)
 
 
 def opened_as(decode: Callable[[bytes], list[R]], parts: Parts, number: int, header: bytes, data: bytes) -> list[R]:
     """The same, by a decoder that opens less of them."""
-    found = crc32c(data, crc32c(header))
-    if found != parts.crcs[number]:
-        raise FormatError(f"the checksum of a part is {parts.crcs[number]:08x}, expected {found:08x}")
+    check_part(parts, number, header, data)
     try:
         return decode(b"\xdd" + parts.records[number].to_bytes(4, "big") + data)
     except UNDECODABLE as error:
@@ -348,6 +362,22 @@ def reaching(index: SegmentIndex, counters: Mapping[Fragment, Iterable[int]]) ->
                     at += 2
             if left < 0:
                 return None
+    return found
+
+
+def speaking(index: SegmentIndex, fragment: Fragment) -> dict[int, range]:
+    """The parts that speak of a fragment, by blocks: nothing of a block that has none, or where they are most of it."""
+    entry, parts = index.fragments.get(fragment), index.parts
+    if entry is None or entry.runs is None or parts is None:
+        return {}
+    runs, firsts, at = entry.runs, parts.firsts, 0
+    found: dict[int, range] = {}
+    for ordinal in entry.blocks:
+        if parts.parted[ordinal]:
+            numbers = range(runs[at], runs[at + 1] + 1)
+            at += 2
+            if READ_WHOLE * len(numbers) <= firsts[ordinal + 1] - firsts[ordinal]:
+                found[ordinal] = numbers
     return found
 
 

@@ -24,7 +24,7 @@ from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
 from wal.index_codec import INDEX_FORMS
 from wal.noting import NOTHING, Noted
-from wal.parts import PartsBuilder
+from wal.parts import Few, PartsBuilder, check_part, opened, pieces
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, blocks_in, nonzero_end, survivors
@@ -141,10 +141,14 @@ class SegmentWalk:
             yield finding("index", notes_name(self._header.first_lsn), 0, self._header.first_lsn, what=what, cost=_AGAIN)
         yield self._info(scan)
 
-    def only(self, spans: Iterable[Span]) -> Iterator[Found]:
-        """The blocks at these places, which a footer or notes know, and nothing else."""
+    def only(self, spans: Iterable[Span | Few]) -> Iterator[Found]:
+        """The blocks at these places, or some parts of them, which a footer or notes know, and nothing else."""
         builds, self._builds = self._builds, False
-        for start, end in spans:
+        for span in spans:
+            if isinstance(span, Few) and (found := self._few(span)) is not None:
+                yield from found
+                continue
+            start, end = span[:2]
             try:
                 if end - start <= _AT_ONCE:
                     data = self._file.read(start, end - start)
@@ -162,6 +166,25 @@ class SegmentWalk:
                 cost = "what is said there, or the footer lies that led to it: `foreshore wal verify` tells which"
                 yield finding("damaged", self.name, start, self._header.first_lsn, what=str(error), cost=cost)
         self._builds = builds
+
+    def _few(self, few: Few) -> list[Block] | None:
+        """Some parts of a block, those that are chosen; None where they cannot be believed, so that the block is read."""
+        found: list[Block] = []
+        parts, segment, header = few.parts, self._header.first_lsn, None
+        try:
+            for number, head, data in pieces(self._file.read, few.start, few.places):
+                header = header or decode_block_header(head, 0, few.end - few.start)
+                if header.records != few.records:
+                    raise FormatError(f"the block has {header.records} records: expected {few.records}, in all its parts")
+                check_part(parts, number, head, data)
+                if self._choose is None or self._choose(RawBlock(few.start, header, data, segment)):
+                    lsn = header.first_lsn + sum(parts.records[few.first : number])
+                    records = opened(parts, number, head, data)
+                    found.append(Block(lsn, header.time_ms, records, self.name, offset=few.start, bytes=len(data)))
+        except FormatError:
+            probe("wal.segment_walk.part_is_not_believed")
+            return None
+        return [block for block in found if block.last_lsn >= self._from_lsn]
 
     def sealed(self) -> Sealed:
         """It, with its trailer, which can be read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Protocol, TypeAlias
@@ -22,6 +22,7 @@ from wal.codec import FormatError, NewerFormat, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
 from wal.errors import Finding
 from wal.footer import Ask, Footer, Span, Told
+from wal.parts import Few
 from wal.segment import segment_lsns, segment_name
 from wal.segment_file import read_header
 from wal.segment_walk import Choose, Found, SegmentWalk, finding
@@ -217,7 +218,7 @@ class Walk:
 
     def _asked(
         self, file: File, walk: SegmentWalk, header: SegmentHeader, *, last: bool
-    ) -> tuple[Trailer, list[Span]] | None:
+    ) -> tuple[Trailer, Sequence[Span | Few]] | None:
         """Where the blocks are that are asked for, up to an end; None if all are to be read."""
         if self._ask is None:
             return None

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from tests.support.counting_disk import CountingDisk
 from tests.support.memory_disk import MemoryDisk
 from tests.wal import golden
 from tests.wal.logs import open_log, outcome, prepare
-from wal import Log, LogSettings, PartitionCounter, Want, verify
+from wal import Block, Log, LogSettings, PartitionCounter, Want, inspect, read, verify
 from wal.codec import TRAILER_BYTES, FormatError, decode_body
+from wal.footer import Span, Told
 from wal.history import BlockView
 from wal.ids import Fragment
-from wal.index import Parts, SegmentIndex
-from wal.parts import OFTEN_MAX, PARTS_MAX, RECORDS_MAX, RECORDS_MIN, SPREAD_MAX, cost, holding, near, opened, places
+from wal.index import Parts, SegmentIndex, touched_by
+from wal.parts import OFTEN_MAX, PARTS_MAX, RECORDS_MAX, RECORDS_MIN, SPREAD_MAX, Few, cost, holding, near, opened, places
 from wal.records import NoOp, Record, Update, Write
 from wal.scan import Scan
 from wal.segment import SegmentBuilder
@@ -128,6 +131,59 @@ def test_who_misses_little_is_given_the_same_and_reads_a_part_of_it() -> None:
                 assert few < 0.6 * many, "the live segment is read by blocks"
 
 
+def told_of(disk: MemoryDisk, at: int) -> tuple[list[tuple[int, Record]], int]:
+    """What a reader finds of a partition in the sealed segment and behind it, by LSN, and how many bytes it read."""
+    counted = CountingDisk(disk)
+
+    def ask(told: Told) -> Sequence[Span | Few] | None:
+        found = told.telling(("acc", at), [])
+        return found[0] if found is not None else None
+
+    found: list[tuple[int, Record]] = []
+    for block in inspect(counted, ask=ask):
+        assert isinstance(block, Block)
+        found += [(lsn, one) for lsn, one in enumerate(block.records, block.first_lsn) if ("acc", at) in touched_by([one])]
+    return found, counted.bytes_read
+
+
+def scanned(disk: MemoryDisk) -> dict[int, list[tuple[int, Record]]]:
+    """The same for all partitions, by who reads everything."""
+    found: dict[int, list[tuple[int, Record]]] = {at: [] for at in range(PARTITIONS)}
+    for block in read(disk):
+        for lsn, one in enumerate(block.records, block.first_lsn):
+            for _, at in touched_by([one]):
+                found[at].append((lsn, one))
+    return found
+
+
+def test_who_asks_for_a_fragment_reads_the_parts_that_speak_of_it_and_is_told_all() -> None:
+    disk, log, _ = written(large=True)
+    log.close()
+    everything, size = scanned(disk), sum(len(disk.image(name)) for name in disk.names())
+    for at in range(0, PARTITIONS, 7):
+        found, bytes_read = told_of(disk, at)
+        assert found == everything[at]
+        assert bytes_read < size / 3
+
+
+@pytest.mark.parametrize("field", ["crcs", "sizes", "records", "runs"])
+def test_who_is_told_of_parts_by_a_footer_that_lies_reads_the_blocks_or_less(field: str) -> None:
+    """Where the bytes of a part are not what is told of it, its block is read. A footer that names other parts, with right
+    checksums of these, leaves records out, or has their LSNs wrong, and `verify --logic` finds it."""
+    disk, log, _ = written()
+    everything = scanned(disk)
+    lie(disk, log, field)
+    for at in range(0, PARTITIONS, 7):
+        found, _ = told_of(disk, at)
+        if field == "runs":
+            assert set(dict(found)) <= set(dict(everything[at]))
+        elif field == "records":
+            assert [one for _, one in found] == [one for _, one in everything[at]]
+        else:
+            assert found == everything[at]
+    assert [finding.kind for finding in verify(disk, indexes=True).findings] == ["index"]
+
+
 def test_of_what_is_cut_off_in_a_sealed_segment_blocks_tell() -> None:
     """A cursor that was made before the segment was sealed knows of a part of it only."""
     disk, log, ends = written()
@@ -183,12 +239,10 @@ def test_parts_that_lie_cost_the_reading_of_the_block(field: str) -> None:
     assert (found, missed) == (right, [])
 
 
-@pytest.mark.parametrize("field", ["crcs", "sizes", "records", "runs"])
-def test_verify_finds_parts_that_lie(field: str) -> None:
-    disk, log, _ = written()
+def lie(disk: MemoryDisk, log: Log, field: str) -> None:
+    """Have the footer of the first segment say something else of the parts, with the right checksum."""
     builder = rebuild(disk.open(disk.names()[0]), read_header(disk.open(disk.names()[0])), LARGE.segment_bytes)[0]
     index = next(iter(log._segments._indexes.values()))
-    assert verify(disk, indexes=True).findings == []
     if field == "runs":
         entry = index.fragments["acc", 3]
         assert entry.runs is not None
@@ -201,7 +255,6 @@ def test_verify_finds_parts_that_lie(field: str) -> None:
     builder.index.parts = index.parts
     _, offset, footer = builder.footer()
     disk.overwrite(disk.names()[0], offset, footer)
-    assert [finding.kind for finding in verify(disk, indexes=True).findings] == ["index"]
 
 
 def test_a_footer_without_room_for_parts_tells_the_rest() -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from engine.errors import UsageError
 from tools.bench.figures import Measured, Setting
-from tools.bench.log import NAMESPACE, PARTITIONS, blocks_of, open_log
+from tools.bench.log import NAMESPACE, PARTITIONS, UPDATES_PER_BLOCK, blocks_of, open_log
 from wal import verify
 from wal.ids import partition_of
 from wal.records import Record
@@ -58,7 +58,7 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
     """Verify, count, print, and look for one thing."""
     path = _written(setting, figure, blocks_of(setting.updates))
     report = verify(path)
-    wanted, story = _wanted(setting.updates)
+    wanted = _wanted(setting.updates)
     peer = _peer(setting, figure)
     ours: dict[str, list[float]] = {reading.what: [] for reading in wanted}
     theirs: dict[str, list[float]] = {reading.what: [] for reading in wanted}
@@ -74,46 +74,72 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
     for reading in wanted:
         other = statistics.median(theirs[reading.what]) if peer is not None and reading.theirs is not None else None
         found.append(_measured(figure, reading, (took[reading.what], report.bytes, report.records), other, peer))
-    start = took[START.what]
-    share = 100 * max(0.0, took[story.what] - start) / max(1e-9, took[VERIFY.what] - start)
-    what = "the story of one key, of what it takes to verify all, without the start of either"
-    found.append(
+    return [*found, *_shares(setting, figure, report.blocks, {what: took[what] for what in (VERIFY.what, *_LOOKED)})]
+
+
+def _shares(setting: Setting, figure: str, counted: int, took: dict[str, float]) -> list[Measured]:
+    """What it takes to look for one thing, of what it takes to verify all: without the start of either, which is what the
+    same command takes of a log of one block, and with it."""
+    small = _written(setting, f"{figure}-small", blocks_of(UPDATES_PER_BLOCK))
+    words = {VERIFY.what: VERIFY.ours} | _looked(UPDATES_PER_BLOCK // 2)
+    starts = {
+        what: statistics.median(_seconds(setting, [*_COMMAND, *words[what], str(small)])[0] for _ in range(RUNS))
+        for what in took
+    }
+    scan = max(1e-9, took[VERIFY.what] - starts[VERIFY.what])
+    return [
         Measured(
             figure=figure,
-            what=what,
-            value=round(share, 1),
+            what=f"{what}, of what it takes to verify all, without the start of either",
+            value=round(100 * max(0.0, took[what] - starts[what]) / scan, 1),
             unit="%",
             goal=3,
             at_most=True,
-            counted=report.blocks,
-            seconds=0,
+            counted=counted,
+            seconds=round(took[what], 3),
+            parts={
+                "% with it": round(100 * took[what] / took[VERIFY.what], 1),
+                "seconds of the processor": round(took[what], 3),
+                "of them the start": round(starts[what], 3),
+            },
         )
-    )
-    return found
+        for what in _LOOKED
+    ]
 
 
-def _wanted(updates: int) -> tuple[list[Reading], Reading]:
-    """What is done, and which of it is the story of one key."""
-    middle = updates // 2
-    tx, key = middle.to_bytes(16, "big").hex(), f"key-{middle:08d}"
+_LOOKED = ("the story of one key", "the story of one transaction")
+
+
+def _looked(number: int) -> dict[str, list[str]]:
+    """How to ask for the update with this number, and for the transaction that made it."""
+    key = f"key-{number:08d}"
     at = str(partition_of(key.encode(), PARTITIONS))
-    story = Reading("the story of one key", ["key", NAMESPACE, key, "--partition", at])
-    wanted = [
+    return dict(zip(_LOOKED, (["key", NAMESPACE, key, "--partition", at], ["tx", _tx(number)]), strict=True))
+
+
+def _tx(number: int) -> str:
+    return number.to_bytes(16, "big").hex()
+
+
+def _wanted(updates: int) -> list[Reading]:
+    """What is done."""
+    middle = updates // 2
+    of_key, of_tx = _looked(middle).items()
+    return [
         START,
         VERIFY,
         Reading("statistics", ["stat"], ["-z"], 6),
         Reading("dump as text", ["dump"], [], 6, per_record=True),
         Reading("dump as JSON", ["dump", "--json"], per_record=True),
-        Reading("the records of one transaction", ["dump", "--tx", tx], ["-x", "{xid}"], 1),
-        Reading("the story of one transaction", ["tx", tx], ["-x", "{xid}"], 1),
-        story,
+        Reading("the records of one transaction", ["dump", "--tx", _tx(middle)], ["-x", "{xid}"], 1),
+        Reading(*of_tx, ["-x", "{xid}"], 1),
+        Reading(*of_key),
         *(
             Reading(f"{' '.join(verb)} by {jobs}", [*verb, "--jobs", str(jobs)], elapsed=True)
             for verb in (["verify"], ["stat"], ["dump", "--json"])
             for jobs in (1, 2)
         ),
     ]
-    return wanted, story
 
 
 async def large_values(setting: Setting, figure: str) -> list[Measured]:
@@ -140,32 +166,12 @@ async def large_values(setting: Setting, figure: str) -> list[Measured]:
                 parts={"seconds of the processor": round(cpu, 3), "MB for each": round(size / 1e6 / cpu, 1)},
             )
         )
-    _, story = _wanted(setting.updates)
-    looked = {
-        what: statistics.median(_seconds(setting, [*_COMMAND, *words, str(path)])[0] for _ in range(RUNS))
-        for what, words in (
-            ("verify", ["verify"]),
-            ("the story of one key", story.ours),
-            ("the story of one transaction", ["tx", (setting.updates // 2).to_bytes(16, "big").hex()]),
-        )
+    words = {VERIFY.what: VERIFY.ours} | _looked(setting.updates // 2)
+    took = {
+        what: statistics.median(_seconds(setting, [*_COMMAND, *said, str(path)])[0] for _ in range(RUNS))
+        for what, said in words.items()
     }
-    start = statistics.median(_seconds(setting, [*_COMMAND, *START.ours])[0] for _ in range(RUNS))
-    scan = looked.pop("verify") - start
-    for what, cpu in looked.items():
-        found.append(
-            Measured(
-                figure=figure,
-                what=f"{what}, of what it takes to verify all, without the start of either",
-                value=round(100 * max(0.0, cpu - start) / max(1e-9, scan), 1),
-                unit="%",
-                goal=3,
-                at_most=True,
-                counted=size,
-                seconds=round(cpu, 3),
-                parts={"seconds of the processor": round(cpu, 3), "ms/MB": round(1e9 * cpu / size, 3)},
-            )
-        )
-    return found
+    return [*found, *_shares(setting, figure, size, took)]
 
 
 def _written(setting: Setting, figure: str, blocks: Iterable[list[Record]]) -> Path:

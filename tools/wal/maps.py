@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from rebalance import steps
-from rebalance import table as topologies
-from rebalance.table import Topology
 from tools.wal.origins import Origins
 from wal import records as r
+
+if TYPE_CHECKING:
+    from rebalance.table import Topology
 
 
 class Maps:
@@ -26,6 +27,8 @@ class Maps:
         _ = self.newest
         self._encoded = record.topology
         if record.step and self._met is not None:
+            from rebalance import steps  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+
             with suppress(ValueError):
                 step = steps.decode_step(record.step)
                 if self._met.version == step.after:
@@ -35,6 +38,8 @@ class Maps:
     def newest(self) -> Topology | None:
         """The newest map that was met."""
         if self._encoded:
+            from rebalance import table as topologies  # noqa: PLC0415  # see above
+
             with suppress(ValueError):  # a newer version's; what it says is not needed
                 self._note(topologies.decode(self._encoded))
             self._encoded = b""

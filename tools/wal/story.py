@@ -10,13 +10,12 @@ store had.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from rebalance.table import Standing, Topology
 from tools.reconcile.findings import value_hash
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.maps import Maps
@@ -26,6 +25,10 @@ from wal import records as r
 from wal.footer import Span, Told
 from wal.ids import CLIENTS, DECISIONS, MAPS, Fragment, NodeId, TxId
 from wal.outline import may_have
+from wal.parts import Few
+
+if TYPE_CHECKING:
+    from rebalance.table import Topology
 
 How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
 _ALWAYS = frozenset({"clear", "ready", "undo", "epoch", "origin", "committed"})
@@ -169,6 +172,8 @@ class Story:
         def counts(node: NodeId) -> bool:
             if topology is None or self.fragment[1] >= len(topology.placements):
                 return True
+            from rebalance.table import Standing  # noqa: PLC0415  # it is there, if there is a map
+
             return topology.placements[self.fragment[1]].standing_of(node) is Standing.OWNING
 
         last = max(filter(None, stands.values()), key=lambda change: (change.epoch, change.counter), default=None)
@@ -199,7 +204,7 @@ class Reading:
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
 
-    def ask(self, told: Told) -> list[Span] | None:
+    def ask(self, told: Told) -> Sequence[Span | Few] | None:
         """What is to be read of a segment. Of most of it the key's bytes tell whether it concerns the key."""
         fragment = self._story.fragment
         found = told.telling(fragment, [(DECISIONS, fragment[1]), CLIENTS, MAPS])

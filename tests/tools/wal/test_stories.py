@@ -9,13 +9,14 @@ import msgspec
 import pytest
 
 from tests.support.commands import objects, wal
+from tests.support.counting_disk import CountingDisk
 from tests.support.directories import append, copies, zero_last_blocks
 from tests.support.memory_disk import MemoryDisk
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.wal.logs import open_log
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.story import Story
-from wal import Block, DirectoryDisk, File, LogSettings, inspect
+from wal import Block, DirectoryDisk, LogSettings, inspect
 from wal.footer import speaking_of
 from wal.ids import partition_of
 from wal.records import (
@@ -92,44 +93,6 @@ def test_what_the_log_does_not_reach_is_what_the_store_has(checkpointed: list[Pa
 
 
 # How little is read.
-
-
-class CountingDisk:
-    """A disk that counts what is read of it."""
-
-    def __init__(self, disk: MemoryDisk) -> None:
-        self._disk = disk
-        self.bytes_read = 0
-
-    def list(self) -> list[str]:
-        return self._disk.list()
-
-    def open(self, name: str, write: bool = False) -> File:
-        file = self._disk.open(name, write)
-        counting = self
-
-        class Counting:
-            def read(self, offset: int, n: int) -> bytes:
-                data = file.read(offset, n)
-                counting.bytes_read += len(data)
-                return data
-
-            def size(self) -> int:
-                return file.size()
-
-            def write(self, offset: int, data: bytes) -> None:
-                raise AssertionError("a reader writes")
-
-            def sync(self) -> None:
-                raise AssertionError("a reader writes")
-
-            def truncate(self, size: int) -> None:
-                raise AssertionError("a reader writes")
-
-            def close(self) -> None:
-                file.close()
-
-        return Counting()
 
 
 def test_a_story_reads_footers_and_the_blocks_that_they_name() -> None:
