@@ -114,7 +114,7 @@ class Told(ABC):
         silent = {*others, *(ordinal for ordinal in concerning if ordinal in among)}
         few = speaking(index, fragment)
         found: list[Span | Few] = [*self._spans(index, sorted(silent.union(mine).difference(few)))]
-        found += [self._few(index, ordinal, few[ordinal]) for ordinal in few.keys() - silent]
+        found += [self._few(index, ordinal, numbers) for ordinal, numbers in few.items() if ordinal not in silent]
         found += self._spans(index, sorted(silent.intersection(few)))
         return sorted(found, key=itemgetter(0)), self._spans(index, sorted(silent))
 
@@ -138,7 +138,8 @@ class Told(ABC):
         assert index.parts is not None, "who has numbers of parts has parts"
         ((start, end),) = self._spans(index, [ordinal])
         parts, first, after = index.parts, index.parts.firsts[ordinal], index.parts.firsts[ordinal + 1]
-        return Few(start, end, sum(parts.records[first:after]), parts, first, places(parts, ordinal, numbers))
+        records, wanted = sum(parts.records[first:after]), places(parts, ordinal, numbers)
+        return Few(start, end, records, parts, first=first, places=wanted)
 
     def _spans(self, index: SegmentIndex, wanted: Iterable[int]) -> list[Span]:
         starts, spans = index.starts, list[Span]()

@@ -25,7 +25,7 @@ from wal.ids import DECISIONS, TABLE_MAX, fragment_name, tx_name
 if TYPE_CHECKING:
     import typer
 
-    from tools.wal.options import AsJson, WithValues
+    from tools.wal.options import AsJson, Jobs, WithValues
 
 Standing = Callable[[Change, Seen], bool]
 
@@ -43,6 +43,7 @@ def key(
         typer.Option(min=0, max=TABLE_MAX - 1, help="Its partition, where no DIR tells how many there are."),
     ] = None,
     values: WithValues = Values.NONE,
+    jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
     """Tell the story of a key, the oldest first, and on which directories it differs.
@@ -61,8 +62,8 @@ def key(
     story = Story((namespace, partition), data, keep=values is Values.FULL)
     trouble = Trouble()
     for place in places:
-        reading = story.reading(place.name, at_rest(place, story.fragment, data))
-        for block in trouble.aside(place, choose=reading.choose, ask=reading.ask):
+        reading = story.reading(place.name, at_rest(place, story.fragment, data), apart=jobs > 1)
+        for block in trouble.aside(place, choose=reading.choose, ask=reading.ask, jobs=jobs):
             reading.take(block)
         reading.end()
     story.put_together()

@@ -107,9 +107,9 @@ class Story:
         self._keep = keep
         self._changes: dict[tuple[int, int, bool, str], Change] = {}
 
-    def reading(self, node: NodeId, rest: AtRest) -> Reading:
-        """Begin to read a node's log."""
-        found = self.readings[node] = Reading(self, node, rest)
+    def reading(self, node: NodeId, rest: AtRest, *, apart: bool = False) -> Reading:
+        """Begin to read a node's log; `apart`: who chooses blocks does not know what was taken of those before."""
+        found = self.readings[node] = Reading(self, node, rest, apart=apart)
         return found
 
     def change(self, epoch: int, counter: int, value: bytes | None, tx: TxId) -> Change:
@@ -191,7 +191,7 @@ class Story:
 class Reading:
     """One node's log, as far as it concerns the key."""
 
-    def __init__(self, story: Story, node: NodeId, rest: AtRest) -> None:
+    def __init__(self, story: Story, node: NodeId, rest: AtRest, *, apart: bool) -> None:
         self._story = story
         self._node = node
         self._rest = rest
@@ -200,6 +200,7 @@ class Reading:
         self._gone: list[tuple[Change, Event]] = []
         self._compared = False  # a transfer of the rows that differ is under way
         self._told: tuple[int, int, list[Span]] = (0, 0, [])  # a segment, up to where it was told of, and what `ask` says
+        self._kinds = _ALWAYS | {"outcome"} if apart else _ALWAYS
         self._maps = Maps(story.origins, rest.topology)
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
@@ -223,7 +224,7 @@ class Reading:
             at = bisect_right(silent, raw.offset, key=itemgetter(0)) - 1
             if at < 0 or raw.offset >= silent[at][1]:
                 return False
-        return may_have(_ALWAYS, raw.header, data)
+        return may_have(self._kinds, raw.header, data)
 
     @property
     def topology(self) -> Topology | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, code_of, complain
@@ -10,6 +14,11 @@ from tools.wal.places import Place
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
 from wal.footer import Ask
 from wal.segment_walk import Choose
+
+if TYPE_CHECKING:
+    from tools.wal.jobs import Run
+
+SIZE_BYTES = 8
 
 
 class Trouble:
@@ -28,10 +37,16 @@ class Trouble:
         choose: Choose | None = None,
         ask: Ask | None = None,
         newest_first: bool = False,
+        jobs: int = 1,
         passed: Callable[[SegmentInfo], None] = lambda _: None,
     ) -> Iterator[Block]:
-        """The blocks of a log, without what is wrong with it; `passed` is told of segments, as by `wal.inspect`."""
-        if newest_first:
+        """The blocks of a log, without what is wrong with it; `passed` is told of segments, as by `wal.inspect`.
+
+        With several `jobs` they are chosen in other processes, which know nothing of what was taken here, and of all of it.
+        """
+        if jobs > 1:
+            blocks: Iterator[Block | Finding] = _in_processes(place, jobs, choose, ask)
+        elif newest_first:
             blocks = backwards(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose)
         else:
             blocks = inspect(place.source, from_lsn, to_lsn, owner=place.owner, choose=choose, ask=ask, passed=passed)
@@ -63,3 +78,25 @@ class Trouble:
         worst = max(code, self._code)
         if worst:
             raise Ended(worst)
+
+
+def _in_processes(place: Place, jobs: int, choose: Choose | None, ask: Ask | None) -> Iterator[Block | Finding]:
+    """What is chosen of a log by several processes, run by run of its segments, in their order."""
+    from tools.wal.jobs import written_in_parts  # noqa: PLC0415  # who reads alone does not wait for it
+
+    for findings, file in written_in_parts(place, jobs, list[Finding], partial(_chosen, place, choose, ask)):
+        yield from findings
+        while size := int.from_bytes(file.read(SIZE_BYTES), "big"):
+            yield msgspec.msgpack.decode(file.read(size), type=Block)
+
+
+def _chosen(place: Place, choose: Choose | None, ask: Ask | None, run: Run, file: IO[bytes]) -> list[Finding]:
+    """Write what is chosen of a run of segments; what is wrong with it."""
+    findings: list[Finding] = []
+    for found in inspect(place.source, owner=place.owner, choose=choose, ask=ask, **run._asdict()):
+        if isinstance(found, Finding):
+            findings.append(found)
+        else:
+            encoded = msgspec.msgpack.encode(found)
+            file.writelines((len(encoded).to_bytes(SIZE_BYTES, "big"), encoded))
+    return findings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
@@ -16,13 +17,13 @@ from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory
 from wal import Block, RawBlock, asked
 from wal import records as r
-from wal.footer import speaking_of
+from wal.footer import Told, speaking_of
 from wal.ids import CLIENTS, MAPS, TX_ID_BYTES, TxId, tx_name
 
 if TYPE_CHECKING:
     import typer
 
-    from tools.wal.options import AsJson
+    from tools.wal.options import AsJson, Jobs
 
 LAST = 10
 _CODES = {End.TORN: ExitCode.LOGIC, End.IN_DOUBT: ExitCode.WRONG, End.UNKNOWN: ExitCode.WRONG}
@@ -34,6 +35,7 @@ def tx(
     ],
     label: Annotated[str | None, typer.Option(help="In place of an id: the transactions with this label.")] = None,
     last: Annotated[int, typer.Option(min=0, help="In place of an id: the last so many transactions.")] = 0,
+    jobs: Jobs = 1,
     as_json: AsJson = False,
 ) -> None:
     """Tell the story of a transaction: votes, decision and outcomes over time, per participant and node, and its end.
@@ -54,9 +56,10 @@ def tx(
     ids = [bytes.fromhex(prefix)] if len(prefix) == 2 * TX_ID_BYTES else _found(places, prefix, label, last)
     stories = {found: TxStory(found) for found in ids}
     origins = Origins()
-    readings = [TxReading(stories, place.name, origins) for place in places]
+    readings = [TxReading(stories, place.name, origins, apart=jobs > 1) for place in places]
     for place, reading in zip(places, readings, strict=True):
-        for block in trouble.aside(place, choose=reading.choose, ask=lambda footer: footer.naming(ids, [CLIENTS])):
+        ask = partial(Told.naming, txs=ids, fragments=[CLIENTS])
+        for block in trouble.aside(place, choose=reading.choose, ask=ask, jobs=jobs):
             reading.take(block)
     partitions = {partition for story in stories.values() for partition in story.partitions}
     for place, reading in zip(places, readings, strict=True):

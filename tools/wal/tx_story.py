@@ -108,13 +108,17 @@ class TxStory:
 
 
 class TxReading:
-    """Reads one node's log for some transactions; what it says of where they come from is noted in `origins`."""
+    """Reads one node's log for some transactions; what it says of where they come from is noted in `origins`.
 
-    def __init__(self, stories: dict[TxId, TxStory], node: NodeId, origins: Origins) -> None:
+    `apart`: who chooses blocks does not know what was taken of those before.
+    """
+
+    def __init__(self, stories: dict[TxId, TxStory], node: NodeId, origins: Origins, *, apart: bool = False) -> None:
         self._stories = stories
         self._node = node
         self._sessions = {tx[:SESSION_BYTES] for tx in stories}
         self._origins = origins
+        self._apart = apart
         self.first_lsn = 0
         """The first record that names one of them; 0: there is none."""
 
@@ -134,7 +138,7 @@ class TxReading:
     @property
     def _waiting(self) -> bool:
         """Whether one of them is prepared here and has not ended: a new epoch may end it without naming it."""
-        return any(node == self._node for story in self._stories.values() for node, _ in story.prepared)
+        return self._apart or any(node == self._node for story in self._stories.values() for node, _ in story.prepared)
 
     def take(self, block: Block) -> None:
         """Read on."""
@@ -263,7 +267,7 @@ class Finder:
             case r.Origin(tx=tx, label=label):
                 if label == self._label and record.labels_all:
                     self._sessions[tx[:SESSION_BYTES]] = None
-                elif label == self._label or (self._label is None and self._prefix):
+                if label == self._label or (self._label is None and self._prefix):
                     yield tx
             case _ if self._label is not None:
                 for tx in txs_of(record) if self._sessions else ():

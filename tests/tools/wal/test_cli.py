@@ -219,6 +219,35 @@ def test_several_processes_say_what_one_does_in_the_same_order(verb: str, option
         assert several.stdout == alone.stdout
 
 
+@pytest.mark.parametrize(
+    ("verb", "options"),
+    [
+        ("tx", []),
+        ("tx", ["--json"]),
+        ("tx", ["--label", "pay"]),
+        ("key acc d", ["--partition", 7]),
+        ("key acc a", ["--partition", 7, "--json"]),
+    ],
+)
+def test_stories_are_the_same_by_several_processes(verb: str, options: list[object], tmp_path: Path) -> None:
+    """Though whoever chooses a block there does not know of a prepare in the segment before."""
+    directory = tmp_path / "wal"
+    shutil.copytree(golden.DIRECTORY, directory)
+    words = [*verb.split(), *([golden.TX.hex()] if verb == "tx" and "--label" not in options else [])]
+    for spoiled in (False, True):
+        if spoiled:
+            damage_log(tmp_path)
+        alone, several = wal(*words, directory, *options), wal(*words, directory, *options, "--jobs", 3)
+        assert (several.exit_code, several.stderr) == (alone.exit_code, alone.stderr)
+        assert several.stdout == alone.stdout != ""
+
+
+def test_stories_of_nodes_are_the_same_by_several_processes(left: list[Path]) -> None:
+    tx = next(str(item["tx"]) for item in objects("dump", left[0]) if item["type"] == "prepare")
+    for words in (["tx", tx], ["key", "acc", "k7"], ["key", "acc", "k7", "--json"], ["tx", "--last", 5]):
+        assert wal(*words, *left, "--jobs", 2).stdout == wal(*words, *left).stdout != ""
+
+
 def test_several_processes_read_all_of_it(left: list[Path]) -> None:
     result = wal("dump", left[0], "--jobs", 2, "--last", 3)
     assert result.exit_code == 2
