@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
@@ -42,6 +43,22 @@ def test_a_segment_that_was_cut_is_damage_to_a_node_that_starts_and_to_who_looks
     assert started.returncode == 5, started.stderr
     with engine.open(tmp_path / "node") as database:
         assert len(list(database.namespace("acc"))) == 400
+
+
+@pytest.mark.parametrize(("size", "says"), [(100, "expected a header of 256 bytes, found 100"), (None, "expected the")])
+def test_a_segment_that_ends_in_its_header_or_is_too_long_is_damage_as_well(
+    size: int | None, says: str, left: list[Path], tmp_path: Path
+) -> None:
+    (copy,) = copies(left[:1], tmp_path)
+    segment = sorted((copy / "wal").glob("*.wal"))[-1]
+    os.truncate(segment, segment.stat().st_size + 4096 if size is None else size)
+    for verb in READERS:
+        result = wal(verb, copy)
+        assert (verb, result.exit_code) == (verb, 5)
+        assert says in result.output
+    started = foreshore("node", "start", "--data", copy, "--listen", "127.0.0.1:0")
+    assert started.returncode == 5, started.stderr
+    assert says in started.stderr
 
 
 # Whose log is it?
