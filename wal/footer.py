@@ -132,7 +132,9 @@ class Told(ABC):
     def about(self, partitions: Iterable[int]) -> list[Span] | None:
         """The blocks in which a transaction ends in one of these partitions, or what concerns all of it happens."""
         ordinals = self._concerning(partitions)
-        return self._spans(self.index(()), ordinals) if ordinals is not None else None
+        if not ordinals:
+            return None if ordinals is None else []
+        return self._spans(self.index(()), ordinals)
 
     def _few(self, index: SegmentIndex, ordinal: int, numbers: Iterable[int]) -> Few:
         assert index.parts is not None, "who has numbers of parts has parts"

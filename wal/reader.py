@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -98,12 +98,16 @@ def inspect(
                     passed(found)
 
 
-def asked(source: Source, ask: Ask, from_lsn: int = 1, *, choose: Choose | None = None) -> Iterator[Block | Finding]:
+def asked(
+    source: Source, ask: Ask, from_lsn: int = 1, *, but: Collection[int] = (), choose: Choose | None = None
+) -> Iterator[Block | Finding]:
     """The blocks that `ask` finds in footers, or in the notes beside; nothing of segments of which none tell, nor of those
-    that end before `from_lsn`."""
+    that end before `from_lsn`, or begin with an LSN of `but`."""
     with source_disk(source) as disk:
         lsns = segment_lsns(disk.list())
         for lsn in lsns[max(0, bisect_right(lsns, from_lsn) - 1) :]:
+            if lsn in but:
+                continue
             try:
                 with _opened(disk, lsn) as (file, header):
                     walk = SegmentWalk(file, header, crc32c, after=None, from_lsn=1, everything=False, choose=choose)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
@@ -17,8 +16,8 @@ from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory
 from wal import Block, RawBlock, asked
 from wal import records as r
-from wal.footer import Told, speaking_of
-from wal.ids import CLIENTS, MAPS, TX_ID_BYTES, TxId, tx_name
+from wal.footer import speaking_of
+from wal.ids import MAPS, TX_ID_BYTES, TxId, tx_name
 
 if TYPE_CHECKING:
     import typer
@@ -58,13 +57,19 @@ def tx(
     origins = Origins()
     readings = [TxReading(stories, place.name, origins, apart=jobs > 1) for place in places]
     for place, reading in zip(places, readings, strict=True):
-        ask = partial(Told.naming, txs=ids, fragments=[CLIENTS])
-        for block in trouble.aside(place, choose=reading.choose, ask=ask, jobs=jobs):
+        for block in trouble.aside(place, choose=reading.choose, ask=reading.ask, jobs=jobs):
             reading.take(block)
     partitions = {partition for story in stories.values() for partition in story.partitions}
     for place, reading in zip(places, readings, strict=True):
         since = reading.first_lsn or 1  # what concerns it without naming it comes after that
-        for found in asked(place.source, lambda footer: footer.about(partitions), since, choose=reading.choose_about):
+        beside = asked(
+            place.source,
+            lambda footer: footer.about(partitions),
+            since,
+            but=reading.silent(partitions),
+            choose=reading.choose_about,
+        )
+        for found in beside:
             if isinstance(found, Block):
                 reading.take_about(found)
             else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -11,13 +13,17 @@ from rebalance.results import COMMITTED
 from tools.wal.origins import Origins
 from wal import Block, RawBlock
 from wal import records as r
-from wal.ids import DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
+from wal.codec import FormatError
+from wal.footer import Span, Told
+from wal.ids import CLIENTS, DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
 
 _EPOCH, _FORGET, _ORIGIN = b"\xa5epoch", b"\xa6forget", b"\xa6origin"
 """Tags of records that may be about a transaction without naming it: they end its prepare, or speak of its session."""
 
 
 FORGOTTEN = "forgotten"
+KEPT_BYTES_MAX = 16 << 20
+"""Of footers, so that the last ones are not read again for what concerns a transaction without naming it."""
 
 
 class End(StrEnum):
@@ -119,12 +125,37 @@ class TxReading:
         self._sessions = {tx[:SESSION_BYTES] for tx in stories}
         self._origins = origins
         self._apart = apart
+        self._told = (0, 0)  # a segment, and up to where it was told of
+        self._kept: deque[Told] = deque()
+        self._kept_bytes = 0
         self.first_lsn = 0
         """The first record that names one of them; 0: there is none."""
 
+    def ask(self, told: Told) -> list[Span] | None:
+        """What is to be read of a segment; what tells of it is kept, as long as it is not much."""
+        found = told.naming(self._stories, [CLIENTS])
+        if found is not None:
+            self._told = told.header.first_lsn, told.trailer.end
+            self._kept.append(told)
+            self._kept_bytes += told.trailer.index_bytes
+            while self._kept_bytes > KEPT_BYTES_MAX:
+                self._kept_bytes -= self._kept.popleft().trailer.index_bytes
+        return found
+
+    def silent(self, partitions: Collection[int]) -> list[int]:
+        """Segments of which it is known that nothing concerns these partitions there."""
+        found: list[int] = []
+        for told in self._kept:
+            with suppress(FormatError):
+                if told.about(partitions) == []:
+                    found.append(told.header.first_lsn)
+        return found
+
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
-        data = raw.data
+        data, (segment, end) = raw.data, self._told
+        if raw.segment == segment and raw.offset < end:  # what does not name them is looked for behind all that does
+            return any(tx in data for tx in self._stories) or _ORIGIN in data
         for session in self._sessions:
             if session in data:
                 break
