@@ -23,7 +23,7 @@ from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
-from wal.footer import Ask, Footer, Told
+from wal.footer import Ask, Footer, Span, Told
 from wal.index import SegmentIndex
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
@@ -44,14 +44,20 @@ def read(
     *,
     owner: Owner | None = None,
     passed: Callable[[SegmentInfo | Finding], None] = lambda _: None,
+    briefly: bool = False,
 ) -> Iterator[Block]:
     """The blocks that hold LSNs `from_lsn` to `to_lsn`, cut to these, as far as the log still has them.
 
-    `passed` is told of each segment once its blocks were read, or passed over, and of damage that is. Raises LogDamaged,
-    LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends, and damage that only costs
-    what lies below `from_lsn` is passed over.
+    `briefly`: of the segment that is written, too, what ends below `from_lsn` is passed over, as far as its notes tell, and
+    not verified. `passed` is told of each segment once its blocks were read, or passed over, and of damage that is. Raises
+    LogDamaged, LogForeign or LogTooNew where it comes upon what they say; a torn tail is where the log ends, and damage
+    that only costs what lies below `from_lsn` is passed over.
     """
-    for found in inspect(source, from_lsn, to_lsn, owner=owner, passed=passed):
+
+    def ask(told: Told) -> list[Span] | None:
+        return [] if told.trailer.last_lsn < from_lsn else None
+
+    for found in inspect(source, from_lsn, to_lsn, owner=owner, passed=passed, ask=ask if briefly else None):
         if isinstance(found, Block):
             yield found
         elif found.kind == "foreign":

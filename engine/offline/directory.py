@@ -249,15 +249,17 @@ def read_directory(
     tolerant: bool = False,
     hear: Callable[[Block], None] = lambda _: None,
     log: bool = True,
+    briefly: bool = False,
 ) -> State:
     """What the node of this directory has; only fragments of `partitions` and `namespaces`, if they are given.
 
     What the node has, its topology above all, is always there; with `namespaces`, the results of single writes to other
     ones are not. `pages` walks the store's pages first, up to PAGES_BYTES_MAX: a file that was cut short, or whose pages
     were damaged, can bring LMDB down, and the process with it. `tolerant` folds up to where the log is damaged
-    (`State.damage`). Without `log` what lies there is the checkpoint, for who knows that the log says no more. `hear` gets
-    each block since the checkpoint, and some of them again where a live node went on meanwhile. Raises UsageError if this
-    is no data directory, CorruptionError if it cannot be read.
+    (`State.damage`). Without `log` what lies there is the checkpoint, for who knows that the log says no more; `briefly`
+    leaves unread what of the log the checkpoint holds, where a segment's notes tell. `hear` gets each block since the
+    checkpoint, and some of them again where a live node went on meanwhile. Raises UsageError if this is no data directory,
+    CorruptionError if it cannot be read.
     """
     path = Path(path)
     try:
@@ -273,7 +275,7 @@ def read_directory(
             if not log:
                 since = LogSince(path / "wal", share, owner, unread=True)
                 return State(path, identity, store, recover(LayeredStore(Window(store, share, owner)), since), since)
-            return _read(path, identity, store, share, tolerant=tolerant, hear=hear)
+            return _read(path, identity, store, share, tolerant=tolerant, briefly=briefly, hear=hear)
         except BaseException:
             store.close()
             raise
@@ -305,12 +307,19 @@ def check_pages(path: Path) -> None:
 
 
 def _read(
-    path: Path, identity: Identity, store: LmdbStore, share: Share, *, tolerant: bool, hear: Callable[[Block], None]
+    path: Path,
+    identity: Identity,
+    store: LmdbStore,
+    share: Share,
+    *,
+    tolerant: bool,
+    briefly: bool,
+    hear: Callable[[Block], None],
 ) -> State:
     seen = -1
     for _ in range(ATTEMPTS):
         owner = (identity.cluster, identity.node)
-        since = LogSince(path / "wal", share, owner, tolerant=tolerant, hear=hear)
+        since = LogSince(path / "wal", share, owner, tolerant=tolerant, briefly=briefly, hear=hear)
         try:
             replica = recover(LayeredStore(Window(store, share, owner)), since)
             if since.lsn == since.began and since.damage is None:

@@ -102,6 +102,7 @@ class LogSince:
         *,
         tolerant: bool = False,
         unread: bool = False,
+        briefly: bool = False,
         hear: Callable[[Block], None] = lambda _: None,
     ) -> None:
         self.share = share
@@ -120,6 +121,7 @@ class LogSince:
         self._owner = owner
         self._tolerant = tolerant
         self._unread = unread
+        self._briefly = briefly  # of what the checkpoint holds nothing is verified
 
     def replay(self, from_lsn: int) -> Iterator[Records]:
         """The records from there to where the log ends now, or is damaged, if that is tolerated (`damage`).
@@ -131,7 +133,7 @@ class LogSince:
         doubts, doubted = 0, 0
         while not self._unread:
             try:
-                for block in read(self._path, self.lsn + 1, owner=self._owner, passed=self._passed):
+                for block in read(self._path, self.lsn + 1, owner=self._owner, passed=self._passed, briefly=self._briefly):
                     if block.first_lsn != self.lsn + 1:
                         raise Overtaken(
                             f"after LSN {self.lsn} the log goes on with LSN {block.first_lsn}: "

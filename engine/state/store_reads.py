@@ -38,7 +38,7 @@ from engine.state.store_errors import StoreDamaged, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_sums import stored_in
 from rebalance.contents import Summed
-from wal.ids import TABLE_MAX, Fragment
+from wal.ids import Fragment
 
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
@@ -346,22 +346,25 @@ class StoreReads:
 
         A seek for each namespace and partition; where rows cannot be read it ends, and whoever reads them is told.
         """
-        numbers = sorted(wanted) if wanted is not None else range(TABLE_MAX)
+        numbers = sorted(wanted or ())
         found: list[Fragment] = []
         seek = b""
         try:
             with self._lock, self._txn.cursor(self._rows) as cursor:
                 while cursor.set_range(seek):
-                    full, raw = cursor.item()
+                    full = cursor.key()
                     namespace, number = fragment_of(full)
                     at = bisect_left(numbers, number)
-                    if at < len(numbers) and numbers[at] == number:
-                        prefix = fragment_key((namespace, number))
-                        if self._txn.get(prefix, db=self._fragments) is None and row_is_whole(full, raw):
+                    if wanted is None or (at < len(numbers) and numbers[at] == number):
+                        prefix, end, _ = self._prefix((namespace, number))
+                        if self._txn.get(prefix, db=self._fragments) is None and row_is_whole(full, cursor.value()):
                             found.append((namespace, number))
                         at += 1
-                    behind = namespace.encode() + b"\1"
-                    seek, before = fragment_key((namespace, numbers[at])) if at < len(numbers) else behind, seek
+                    before = seek
+                    if wanted is None:
+                        seek = end
+                    else:
+                        seek = fragment_key((namespace, numbers[at])) if at < len(numbers) else namespace.encode() + b"\1"
                     if seek <= before:
                         break
         except (lmdb.Error, BadEnvelope):

@@ -12,7 +12,20 @@ from tests.support.memory_disk import MemoryDisk
 from tests.wal import golden
 from tests.wal.logs import open_log, update
 from tools.wal.filters import Filter
-from wal import Block, Finding, Log, LogSettings, asked, beside, crc32c, inspect, verify
+from wal import (
+    Block,
+    Finding,
+    Log,
+    LogDamaged,
+    LogSettings,
+    SegmentInfo,
+    asked,
+    beside,
+    crc32c,
+    inspect,
+    read,
+    verify,
+)
 from wal.beside import NOTES, LiveNotes, notes_name, read_notes
 from wal.footer import Ask, Told, speaking_of
 from wal.ids import CLIENTS, MAPS
@@ -228,6 +241,24 @@ def test_a_flipped_bit_of_golden_notes_changes_no_answer() -> None:
         disk.flip(name, 8 * at + at % 8)
         assert said() == right, at
         disk.flip(name, 8 * at + at % 8)
+
+
+def test_who_needs_nothing_of_what_notes_tell_of_reads_nothing_of_it() -> None:
+    disk = written()
+    notes = notes_of(disk)
+    assert notes is not None
+    after, seen = notes.trailer.last_lsn + 1, list[SegmentInfo | Finding]()
+    right = list(read(disk, after))
+    assert right
+    twin = disk.copy()
+    twin.flip(live(twin), 8 * (notes.trailer.end // 2))  # in a block that the notes tell of, and nobody asked for
+    assert list(read(twin, after, passed=seen.append, briefly=True)) == right
+    assert [(one.last_lsn, one.last_time_ms) for one in seen if isinstance(one, SegmentInfo)][-1] == (right[-1].last_lsn, 9)
+    assert not any(isinstance(one, Finding) for one in seen)
+    assert list(read(twin, after - 1, passed=seen.append, briefly=True))[1:] == right
+    assert any(isinstance(one, Finding) for one in seen), "a part of what they tell of is asked for: all of it is verified"
+    with pytest.raises(LogDamaged):
+        list(read(twin, briefly=True))
 
 
 def test_golden_notes_are_believed() -> None:

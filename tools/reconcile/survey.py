@@ -118,7 +118,7 @@ def survey(look: Look) -> Survey:
 def _by_digest(look: Look) -> Survey:
     """The whole directory is folded, and summed up; the fold reads all that is wanted of the log. Raises as it does."""
     heard = Reading()
-    with read_directory(here(look.path), tolerant=True, hear=heard.take) as state:
+    with read_directory(here(look.path), tolerant=True, briefly=True, hear=heard.take) as state:
         found = _looked_at(look, state, {name: view.counter.lwm for name, view in state.fragments.items()})
         heard.ended_ms = state.log_ended_ms
         for finding in state.log_passed_over:
