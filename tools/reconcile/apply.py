@@ -117,8 +117,9 @@ def apply_plan(
             if action.removes and not audit.is_done(action.n, node)
         )
     if at:
-        ordered = {place: group for place, group in groups.items() if place[0] not in paths or is_live(paths[place[0]])}
-        _anew(at, ordered, plan, paths, audit)
+        idle = frozenset(node for node, path in paths.items() if not is_live(path))
+        ordered = {place: group for place, group in groups.items() if place[0] not in idle}
+        _anew(at, ordered, plan, paths, audit, idle)
         groups = {place: group for place, group in groups.items() if place not in ordered}
     for (node, fragment), group in groups.items():
         done = _refetch(node, fragment, list(plan.at(group)), paths)
@@ -168,14 +169,27 @@ def _anew(
     plan: SavedPlan,
     paths: Mapping[NodeId, Path],
     audit: Audit,
+    idle: Container[NodeId],
 ) -> None:
-    """Order the nodes to take these fragments in full from their peers, of those of which a peer has the rows."""
+    """Order the nodes to take these fragments in full from their peers, of those of which a peer is right.
+
+    A peer brings all of its rows, those of other findings, too. So there has to be one that nothing is said against in any
+    row of the fragment, and that is not `idle`: it stays as it is, and whatever the others bring each other no row is lost.
+    """
     wanted: dict[NodeId, list[str]] = {}
     taken: list[tuple[NodeId, array[int]]] = []
+    wrong: dict[Fragment, list[NodeId]] = {}
+    for node, fragment in groups:
+        wrong.setdefault(fragment, []).append(node)
     for (node, fragment), places in groups.items():
         group = list(plan.at(places))
-        if any(a.key is not None and not set(a.seen) - set(a.on) for a in group):
-            why = "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
+        peers = [{peer for peer in a.seen if peer not in a.on and peer not in idle} for a in group if a.key is not None]
+        if not all(peers) or any(some.issubset(wrong[fragment]) for some in peers):
+            why = (
+                "each copy is wrong in some row, and a peer would bring its own: stop the nodes, and apply again"
+                if all(peers)
+                else "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
+            )
             audit.note(Became(a, node, Outcome.FAILED, why) for a in group)
             continue
         changed = _changed(node, fragment, group, paths)

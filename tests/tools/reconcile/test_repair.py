@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Container, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import lmdb
@@ -411,6 +412,34 @@ def test_what_no_peer_has_is_not_taken_from_peers(stopped: list[Path], tmp_path:
     assert {note.why for note in audit.noted()} == {
         "every copy is wrong, so no peer has the row: stop the nodes, and apply again"
     }
+
+
+def test_where_each_copy_is_wrong_in_another_row_no_peer_is_asked_for_its_own(stopped: list[Path], tmp_path: Path) -> None:
+    """A node that takes a fragment anew gets all rows of its peer. Two may be wrong: the third one stays as it is."""
+    directories = copies(stopped, tmp_path)
+    name, rows = next((name, rows) for name, rows in rows_of(directories[0]).items() if name[0] == "acc" and len(rows) > 2)
+    for directory, (key, entry) in zip(directories, rows, strict=False):
+        replace(directory, name, {key: msgspec.structs.replace(entry, value=b"forged")})
+    actions = planned(directories, tmp_path)
+    assert sorted((a.action, *a.on) for a in actions) == [("refetch", node) for node in NODES]
+    whole = (tmp_path / "plan").read_bytes().splitlines(keepends=True)
+    (tmp_path / "two").write_bytes(b"".join(line for line in whole if b'"on":["n1"]' not in line))
+
+    def ordered(plan: str, *running: str) -> str:
+        """What is said of a plan where these nodes run, and nobody listens."""
+        with ExitStack() as locks:
+            for node in running:
+                fcntl.flock(locks.enter_context((tmp_path / node / "lock").open("w")), fcntl.LOCK_EX)
+            audit = tmp_path / f"{plan}.{len(running)}"
+            return run("apply", tmp_path / plan, *directories, "--at", "127.0.0.1:1", "--audit", audit).stderr
+
+    each = "each copy is wrong in some row, and a peer would bring its own: stop the nodes, and apply again"
+    assert each in ordered("plan", *NODES)
+    assert each in ordered("two", "n2", "n3"), "the one that is right does not run"
+    other = ordered("two", *NODES)
+    assert (each not in other, "127.0.0.1:1" in other) == (True, True), other
+    assert run("apply", tmp_path / "plan", *directories).exit_code == 0
+    assert all(rows_of(directory) == rows_of(stopped[0]) for directory in directories)
 
 
 # Strategies.
