@@ -360,11 +360,8 @@ class StoreReads:
                         if self._txn.get(prefix, db=self._fragments) is None and row_is_whole(full, cursor.value()):
                             found.append((namespace, number))
                         at += 1
-                    before = seek
-                    if wanted is None:
-                        seek = end
-                    else:
-                        seek = fragment_key((namespace, numbers[at])) if at < len(numbers) else namespace.encode() + b"\1"
+                    behind = fragment_key((namespace, numbers[at])) if at < len(numbers) else namespace.encode() + b"\1"
+                    seek, before = end if wanted is None else behind, seek
                     if seek <= before:
                         break
         except (lmdb.Error, BadEnvelope):

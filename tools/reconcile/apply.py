@@ -119,7 +119,7 @@ def apply_plan(
     if at:
         idle = frozenset(node for node, path in paths.items() if not is_live(path))
         ordered = {place: group for place, group in groups.items() if place[0] not in idle}
-        _anew(at, ordered, plan, paths, audit, idle)
+        _anew(at, ordered, plan, paths, audit, idle=idle)
         groups = {place: group for place, group in groups.items() if place not in ordered}
     for (node, fragment), group in groups.items():
         done = _refetch(node, fragment, list(plan.at(group)), paths)
@@ -169,6 +169,7 @@ def _anew(
     plan: SavedPlan,
     paths: Mapping[NodeId, Path],
     audit: Audit,
+    *,
     idle: Container[NodeId],
 ) -> None:
     """Order the nodes to take these fragments in full from their peers, of those of which a peer is right.
