@@ -86,8 +86,11 @@ class Disk(Protocol):
         """An existing file; DiskMissing if there is none."""
         ...
 
-    def create(self, name: str, size: int) -> None:
-        """A durable, zero-filled file of `size` bytes, which did not exist; after a failure it still does not."""
+    def create(self, name: str, size: int, *, filled: bool = True) -> None:
+        """A durable file of `size` bytes that read as zeros, which did not exist; after a failure it still does not.
+
+        Not `filled`: for who waits for it, and is about to write most of it. It is made sooner, later syncs take longer.
+        """
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -158,8 +161,8 @@ class DirectoryDisk:
         assert not (write and self._read_only), f"{name} was opened for writing on a read-only disk"
         return self._open(name, os.O_RDWR if write else os.O_RDONLY)
 
-    def create(self, name: str, size: int) -> None:
-        """Zero-fill `name.tmp`, sync it, rename it, sync the directory."""
+    def create(self, name: str, size: int, *, filled: bool = True) -> None:
+        """Zero-fill `name.tmp`, or only allocate its blocks, sync it, rename it, sync the directory."""
         assert not self._read_only, f"{name} was created on a read-only disk"
         assert not self._exists(name), f"{name} exists already"
         temporary = f"{name}.tmp"
@@ -168,9 +171,10 @@ class DirectoryDisk:
         try:
             file = self._open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
-                zeros = bytes(min(size, _CHUNK))
-                for offset in range(0, size, _CHUNK):
-                    file.write(offset, zeros[: min(_CHUNK, size - offset)])
+                if filled or not file.allocate(size):
+                    zeros = bytes(min(size, _CHUNK))
+                    for offset in range(0, size, _CHUNK):
+                        file.write(offset, zeros[: min(_CHUNK, size - offset)])
                 file.sync()
             finally:
                 file.close()
@@ -268,6 +272,14 @@ class _DirectoryFile:
                 written += os.pwrite(self._fd, rest[written:], offset + written)
         except OSError as error:
             raise _ours("write", self._path, error) from error
+
+    def allocate(self, size: int) -> bool:
+        """Have room for so many bytes, which read as zeros; False where this system cannot."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        with _translated("allocate", self._path):
+            os.posix_fallocate(self._fd, 0, size)
+        return True
 
     def sync(self) -> None:
         with _translated("sync", self._path):

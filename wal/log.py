@@ -361,10 +361,10 @@ class Log:
 
     def _rotate(self, length: int, noted: Noted) -> None:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
-        capacity = capacity_for(length, noted, self._next_bytes)
         with self._preparing:
             self._write_index()
-            self._take_prepared(capacity)
+            capacity = capacity_for(length, noted, self._prepared or self._next_bytes)
+            self._take_prepared(capacity, filled=False)  # the writer waits, if it is not there
             with self._stopping():
                 live = self._segments.live
                 if live.synced_to < live.end:
@@ -378,14 +378,14 @@ class Log:
         with self._stopping():
             self._segments.write_index()
 
-    def _take_prepared(self, capacity: int) -> None:
+    def _take_prepared(self, capacity: int, *, filled: bool = True) -> None:
         """See to it that the next segment's file is there, in this size. Called with `_preparing` held."""
         try:
             if self._prepared and capacity != self._prepared:
                 self._prepared = 0
                 self._disk.remove(PREPARED)
             if not self._prepared:
-                self._disk.create(PREPARED, capacity)
+                self._disk.create(PREPARED, capacity, filled=filled)
         except DiskFull as error:
             probe("wal.log.full")
             self._full = error

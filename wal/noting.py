@@ -21,6 +21,8 @@ from wal.records import History, Record, Update, Write
 from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Filters, Summary
 
 GATHERED_BYTES = 16 << 10
+PUT_OFF_BYTES = 1 << 20
+"""A block of so much is not gone through by who writes it."""
 
 _INDEXED_MAX = 12 + 64 + NAME_MAX
 _SUMMED_MAX = 32 + 64 + 64 + 24
@@ -116,13 +118,20 @@ class Notes:
         return room >= noted.indexed_max() or room >= self._index.growth(noted.all_touched())
 
     def add(self, offset: int, header: BlockHeader, noted: Noted) -> None:
-        """The next block begins at `offset`."""
+        """The next block begins at `offset`. A large one waits to be gone through, for whoever has time, or the next."""
+        if self._bytes >= GATHERED_BYTES:
+            self.go_through()
         self._gathered.append((offset, header, noted))
         self._growth += noted.indexed_max() + (noted.summed_max() if self.summarised else 0)
         self._parted += noted.parted() if self.summarised else 0
         self._bytes += header.size
-        if self._bytes >= GATHERED_BYTES:
+        if self._bytes >= GATHERED_BYTES and header.length < PUT_OFF_BYTES:
             self.go_through()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a large block was not gone through yet."""
+        return self._bytes >= GATHERED_BYTES
 
     def go_through(self) -> bool:
         """Note the blocks that were gathered; False if there are none."""

@@ -125,8 +125,8 @@ class Segments:
 
     @property
     def wants_index(self) -> bool:
-        """A sealed segment has no index yet, or there is enough to tell of the live one."""
-        return self._unsealed is not None or self._notes.due
+        """A sealed segment has no index yet, or of the live one there is much to go through, or enough to tell."""
+        return self._unsealed is not None or self._live.notes.waits or self._notes.due
 
     def write_index(self) -> None:
         """Give the sealed segment that has no index one, durably. From any thread, one at a time."""
@@ -167,6 +167,9 @@ class Segments:
     def write_notes(self, *, all_of_it: bool = False) -> None:
         """Tell of the live segment, if there is enough to tell, or of `all_of_it`. From any thread, one at a time."""
         notes = self._notes
+        with self._lock:
+            if self._live.notes.waits:
+                self._live.notes.go_through()
         while notes.due or (all_of_it and notes.behind):
             with self._lock:
                 body = notes.gather()

@@ -90,9 +90,10 @@ class Tally(msgspec.Struct, array_like=True):
             else:
                 row[4] += len(keys[0]) + len(value)
             return
+        deletes = values.count(None)
         row[1] += len(keys)
-        row[2] += values.count(None)
-        row[4] += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        row[2] += deletes
+        row[4] += sum(map(len, keys)) + sum(map(len, filter(None, values) if deletes else values))  # type: ignore[arg-type]
 
     def join(self, behind: Tally) -> None:
         """What was counted behind it, too."""

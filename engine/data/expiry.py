@@ -16,7 +16,7 @@ pieces, when this node begins to lead a partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import compress
@@ -50,6 +50,12 @@ LATE_MS = 1_000
 def row_of(namespace: Namespace, key: bytes) -> bytes:
     """Where it stands when a key expires."""
     return namespace.encode() + b"\0" + key
+
+
+def rows_of(namespace: Namespace, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
+    """The same of each of many keys that is given a value."""
+    there = keys if None not in values else compress(keys, [value is not None for value in values])
+    return list(map(row_of(namespace, b"").__add__, there))
 
 
 def key_of(row: bytes) -> Key:
@@ -117,15 +123,14 @@ class Expiry(Rule):
 
     # What is written.
 
-    def deadline_of(self, write: r.Write, ttl_ms: int) -> r.Write:
-        """What is to be written beside the entries of a write, so that they expire."""
-        before, when = row_of(write.namespace, b""), b"%d " % (self.core.wall_ms + ttl_ms)
-        keys, counters = write.keys, list(range(write.start + 1, write.start + 1 + len(write.keys)))
-        if None in write.values:
-            there = [value is not None for value in write.values]
-            keys, counters = list(compress(keys, there)), list(compress(counters, there))
-        rows = list(map(before.__add__, keys))
-        values: list[bytes | None] = list(map((when + b"%d").__mod__, counters))
+    def deadline_of(self, write: r.Write, ttl_ms: int, rows: list[bytes] | None = None) -> r.Write:
+        """What is to be written beside the entries of a write, so that they expire: in these `rows`, if they were made."""
+        if rows is None:
+            rows = rows_of(write.namespace, write.keys, write.values)
+        counters: Iterable[int] = range(write.start + 1, write.start + 1 + len(write.keys))
+        if len(rows) < len(write.keys):
+            counters = compress(counters, [value is not None for value in write.values])
+        values: list[bytes | None] = list(map((b"%d %%d" % (self.core.wall_ms + ttl_ms)).__mod__, counters))
         return written(self.core, EXPIRIES, write.partition, write.epoch, keys=rows, values=values, tx=write.tx)
 
     def note(self, write: r.Write) -> None:

@@ -16,10 +16,10 @@ from functools import partial
 from engine.data import ranges
 from engine.data.admission import Admission
 from engine.data.holdings import Key, Who
-from engine.data.locks import LockTable, refused_lock
+from engine.data.locks import LockTable
 from engine.data.reads import Reads
 from engine.data.values import values_of
-from engine.data.waiter import Ring
+from engine.data.waiter import Ring, refused_lock
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
 from engine.turn.events import SessionId

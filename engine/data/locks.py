@@ -18,13 +18,14 @@ from itertools import filterfalse, islice
 
 from engine.data.holdings import MANY_KEYS, Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
-from engine.data.waiter import Acked, Ring, Waiter
-from engine.protocol.requests import Code, Failed
+from engine.data.waiter import Acked, Ring, Waiter, named
 from rebalance.rule import NEVER
-from wal.ids import NodeId, TxId
+from wal.ids import TxId
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
+STANDING_MAX = 2_000
+"""Keys that who has very many stands in line for in one piece."""
 RELEASED_MAX = 1_000
 """Keys that a transaction which is given up releases in one piece."""
 
@@ -88,15 +89,14 @@ class LockTable(Holdings):
         wanted = dict.fromkeys(keys, owner)
         read = [key for key in reads if key not in wanted]
         new = len(wanted) >= MANY_KEYS and not self._known(wanted)
-        for some, shared in (((), False) if new else (wanted, False), (read, True)):
-            for key in some:
-                if not self._at_once(owner, key, shared=shared):
-                    return key
+        one_by_one = [(key, False) for key in (() if new else wanted)] + [(key, True) for key in read]
+        for key, shared in one_by_one:
+            if not self._at_once(owner, key, shared=shared):
+                return key
         if new:
             self._take_new(owner, wanted)
-        for some, shared in (((), False) if new else (wanted, False), (read, True)):
-            for key in some:
-                self._take(owner, key, shared=shared)
+        for key, shared in one_by_one:
+            self._take(owner, key, shared=shared)
         return None
 
     def _known(self, keys: dict[Key, TxId]) -> set[Key]:
@@ -126,7 +126,43 @@ class LockTable(Holdings):
         Who gives up has none of them, but for reading what it read before: a timeout is no grant, not even of a part.
         """
         waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding)
-        held, sharing = self._owner, self._sharing
+        self._stand(waiter, keys)
+        if waiter.missing:
+            self._begin_to_wait(waiter)
+        else:
+            waiter.done = True
+            granted()
+
+    def standing(self, waiter: Waiter) -> Iterator[int]:
+        """As `wait_all`, in pieces: yields how many keys the last one was. All of it is given up if it is over before."""
+        waiter.coming = True
+        self._begin_to_wait(waiter)
+        for at in range(0, len(waiter.keys), STANDING_MAX):
+            if waiter.done:
+                return
+            piece, missing = waiter.keys[at : at + STANDING_MAX], len(waiter.missing)
+            self._stand(waiter, piece)
+            if len(waiter.missing) > missing:
+                self.began.append(waiter.owner)
+            yield len(piece)
+        waiter.coming = False
+        if not waiter.missing and not waiter.done:
+            self._has_all(waiter)
+
+    def _begin_to_wait(self, waiter: Waiter) -> None:
+        self._waiters[waiter] = None
+        self._waiters_of.setdefault(waiter.owner, {})[waiter] = None
+        self.began.append(waiter.owner)
+        self._end_at(waiter.deadline, waiter)
+
+    def _has_all(self, waiter: Waiter) -> None:
+        waiter.done = True
+        self._no_longer_waits(waiter)
+        waiter.granted()
+
+    def _stand(self, waiter: Waiter, keys: list[Key]) -> None:
+        """Take of some keys what is free, and stand in line for the others."""
+        owner, shared, held, sharing = waiter.owner, waiter.shared, self._owner, self._sharing
         wanted = dict.fromkeys(keys, owner)
         if len(wanted) >= MANY_KEYS and not shared:
             known = self._known(wanted)
@@ -150,14 +186,6 @@ class LockTable(Holdings):
                 continue
             self._waiting.setdefault(key, Line()).join(waiter, raising=reads)
             waiter.missing[key] = None
-        if waiter.missing:
-            self._waiters[waiter] = None
-            self._waiters_of.setdefault(owner, {})[waiter] = None
-            self.began.append(owner)
-            self._end_at(deadline, waiter)
-        else:
-            waiter.done = True
-            granted()
 
     def _free(self, owner: TxId, key: Key, *, shared: bool) -> bool:
         """Whether nobody who has the key stands in the way of a transaction."""
@@ -252,10 +280,8 @@ class LockTable(Holdings):
                 self._give_up(waiter, "itself, until its lease ran out")
                 continue
             self._give(waiter, key)
-            if not waiter.missing:
-                waiter.done = True
-                self._no_longer_waits(waiter)
-                waiter.granted()
+            if not waiter.missing and not waiter.coming:
+                self._has_all(waiter)
 
     def _leave(self, waiter: Waiter, key: Key, *, served: bool = False) -> bool:
         """Out of the line; whether it stood in it."""
@@ -287,12 +313,13 @@ class LockTable(Holdings):
     def expire(self, now: int) -> list[TxId]:
         """Give up waiters past their deadline, as many as one turn may; the owners whose lease ran out, to be given up."""
         silent: list[TxId] = []
-        for _ in range(EXPIRED_MAX):
-            if not self._ends or self._ends[0][0] > now:
-                break
+        left = EXPIRED_MAX
+        while left > 0 and self._ends and self._ends[0][0] <= now:
             what = heappop(self._ends)[2]
+            left -= 1
             if isinstance(what, Waiter):
                 if not what.done:
+                    left -= len(what.taken) // 100
                     held = self._in_the_way(what, now)
                     what.done = True
                     self._give_up(what, held)
@@ -310,7 +337,7 @@ class LockTable(Holdings):
             others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
             if others:
                 label, since, _ = self._who.get(others[0], Who("", now))
-                who = _named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
+                who = named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
                 more = f", and {len(others) - 1} more" if len(others) > 1 else ""
                 return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
         return "single writes that are under way"
@@ -362,11 +389,6 @@ class LockTable(Holdings):
         """How many wait for something."""
         return len(self._waiters)
 
-    @property
-    def waited_for(self) -> bool:
-        """Whether anybody waits for anything."""
-        return bool(self._waiters)
-
     def waits(self) -> Iterator[tuple[TxId, TxId, Key, bool]]:
         """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
 
@@ -415,7 +437,7 @@ class LockTable(Holdings):
 
     def drop(self, gone: Container[int]) -> None:
         """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""
-        in_vain = [w for w in self._waiters if any(self._place(*key) in gone for key in w.keys)]
+        in_vain = [w for w in self._waiters if any(number in gone for number in dict.fromkeys(self._places(w.keys)))]
         for waiter in in_vain:
             waiter.done = True
         for number in [n for n in self._owners if n in gone]:
@@ -426,20 +448,3 @@ class LockTable(Holdings):
             del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")
-
-
-def refused_lock(request_id: int, node: NodeId, waited_ms: int, held: str, ring: Ring) -> Failed:
-    """What is told to who did not get its locks."""
-    if ring:
-        links = [
-            f"{link.node} for {link.namespace}:{link.key!r} held by {_named(link.holder, link.holder_label)}"
-            for link in ring
-        ]
-        said = f"gave way in a deadlock, so that the others go on: it waited on {', which waits on '.join(links)}"
-        return Failed(request_id, Code.DEADLOCK, f"{said}; run it again", retryable=True, ring=list(ring))
-    said = f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"
-    return Failed(request_id, Code.LOCK_TIMEOUT, said, retryable=True)
-
-
-def _named(owner: TxId, label: str) -> str:
-    return f"{label!r} ({owner.hex()})" if label else owner.hex()

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeAlias
 
+from engine.data.expiry import rows_of
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.protocol.requests import Put
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.turn.events import SessionId
+from rebalance.ports import WORK_MAX
 from rebalance.table import Topology
 from wal.ids import Namespace, TxId
 
@@ -77,15 +79,24 @@ class Keys:
         self._keys = keys
         self._locked = locked
         self._held = 0
+        self.rows: list[bytes] | None = None
 
-    def take(self, wanted: Callable[[], bool]) -> Generator[int, None, bool]:
-        """Take them all, piece by piece; False if one cannot be taken, or if they are not `wanted` any more."""
+    def take(self, wanted: Callable[[], bool], lasting: Sequence[bytes | None] | None = None) -> Generator[int, None, bool]:
+        """Take them all, piece by piece; False if one cannot be taken, or if they are not `wanted` any more.
+
+        `lasting`: their values, where these are to expire. Then `rows` are those that will say when.
+        """
+        rows: list[bytes] = []
         while self._held < len(self._keys):
-            some = self._some(self._held)
+            at, some = self._held, self._some(self._held)
             if not wanted() or not self._take(some):
                 return False
             self._held += len(some)
+            if lasting is not None:
+                rows += rows_of(self._namespace, self._keys[at : self._held], lasting[at : self._held])
             yield len(some) // KEYS_OF_WORK
+        self.rows = rows if lasting is not None else None
+        yield WORK_MAX  # what is done with all of them is another turn
         return wanted()
 
     def _some(self, at: int) -> list[Key]:

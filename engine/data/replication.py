@@ -57,7 +57,7 @@ class Replication(Rule):
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._hear = hear  # something of an era was heard of
         self._turn: dict[Receivers, list[Shipped]] = {}
-        self._large: list[tuple[Receivers, Shipped]] = []  # of this turn
+        self._large: list[tuple[Receivers, Shipped]] = []  # logged, and about to leave
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
         self._early = Early()
         self._batches: dict[int, Batch] = {}
@@ -80,8 +80,14 @@ class Replication(Rule):
         leaving.append(operation)
 
     def ship_large(self, operation: Shipped, local: LocalPartition) -> None:
-        """The same by itself; it counts when what it writes was worked out here, too, and not before."""
+        """The same by itself, in a turn after that which logs it; it counts when it was worked out here, too."""
         self._large.append((local.receivers, operation))
+        self.core.next_turn(self._dispatch_large)
+
+    def _dispatch_large(self) -> None:
+        large, self._large = self._large, []
+        for receivers, operation in large:
+            self._dispatch([operation], receivers, {}, counts=False, large=True)
 
     def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
         """The one or the other, by how many keys it writes."""
@@ -90,13 +96,10 @@ class Replication(Rule):
 
     def flush(self) -> None:
         """End of the turn: one batch for each set of receivers leaves, what waits for nobody counts, and answers leave."""
-        while self._turn or self._large:
+        while self._turn:
             turn, self._turn = self._turn, {}
-            large, self._large = self._large, []
             for receivers, operations in turn.items():
                 self._dispatch(operations, receivers, {}, counts=False)
-            for receivers, operation in large:
-                self._dispatch([operation], receivers, {}, counts=False, large=True)
         self.take_early()
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
@@ -305,7 +308,8 @@ class Replication(Rule):
         ahead: AllAhead = {}
         coming, here = (sender, message.sequence), self._coming
         here[coming] = None
-        for work in work_out(large, ahead, self.core.replica.fragments, self.core.replica.watch):
+        pieces = work_out(large, ahead, self.core.replica.fragments, self.core.replica.watch)
+        for work in chain(pieces, [WORK_MAX]):  # to take it is another turn
             yield work
             if self._coming is not here:
                 return  # another map came

@@ -1,4 +1,4 @@
-"""Someone who waits for a set of keys."""
+"""Someone who waits for a set of keys, and what it is told if it waits in vain."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from engine.data.holdings import Key, Who
-from engine.protocol.requests import Link
-from wal.ids import TxId
+from engine.protocol.requests import Code, Failed, Link
+from wal.ids import NodeId, TxId
 
 Ring = Sequence[Link]
 """A circle of transactions that wait for each other, from the one that gives way."""
@@ -27,9 +27,11 @@ class Waiter:
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
     `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
+    `coming`: of very many keys it has not asked for the last ones yet.
     """
 
     __slots__ = (
+        "coming",
         "deadline",
         "done",
         "expired",
@@ -68,8 +70,27 @@ class Waiter:
         self.granted = granted
         self.expired = expired
         self.done = False
+        self.coming = False
 
     @property
     def presses(self) -> bool:
         """Whether it is to pass those who hold nothing."""
         return self.holding and not self.shared
+
+
+def refused_lock(request_id: int, node: NodeId, waited_ms: int, held: str, ring: Ring) -> Failed:
+    """What is told to who did not get its locks."""
+    if ring:
+        links = [
+            f"{link.node} for {link.namespace}:{link.key!r} held by {named(link.holder, link.holder_label)}"
+            for link in ring
+        ]
+        said = f"gave way in a deadlock, so that the others go on: it waited on {', which waits on '.join(links)}"
+        return Failed(request_id, Code.DEADLOCK, f"{said}; run it again", retryable=True, ring=list(ring))
+    said = f"waited {waited_ms} ms for a lock on {node}: {held or 'the primary changed'}"
+    return Failed(request_id, Code.LOCK_TIMEOUT, said, retryable=True)
+
+
+def named(owner: TxId, label: str) -> str:
+    """A transaction, as a person is told of it."""
+    return f"{label!r} ({owner.hex()})" if label else owner.hex()

@@ -21,12 +21,12 @@ from engine.data.admission import Admission
 from engine.data.cuts import Cuts
 from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
-from engine.data.locks import LockTable, refused_lock
+from engine.data.locks import LockTable
 from engine.data.origins import Origins
 from engine.data.parts import Entries, Job, Keys, Parts, parts_of, split
 from engine.data.reads import Reads
 from engine.data.replication import Replication
-from engine.data.waiter import Ring
+from engine.data.waiter import Ring, Waiter, refused_lock
 from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
@@ -254,7 +254,8 @@ class Writes:
         core, tx, (keys, values) = self.core, request.tx, entries
         epoch = core.local[number].epoch
         held = Keys(self.locks, tx, request.namespace, keys, locked=granted)
-        if (yield from held.take(lambda: not job.over and self._may_issue(request, number, epoch))):
+        lasting = values if lasts_ms(core, request) else None
+        if (yield from held.take(lambda: not job.over and self._may_issue(request, number, epoch), lasting)):
             self._issue(core.local[number], job, request, keys, values, locked=granted, held=held)
             job.left -= 1
             return
@@ -373,11 +374,11 @@ class Writes:
 
         probe("write.waited_for_transaction")
         deadline = core.now + wait_ms * MS
-        stand = partial(self.locks.wait_all, request.tx, keys, deadline, granted=granted, expired=expired)
         if len(keys) > LARGE_KEYS:
-            core.next_turn(stand)
+            waiter = Waiter(request.tx, keys, deadline, granted, expired, shared=False)
+            core.in_pieces(keys // KEYS_OF_WORK for keys in self.locks.standing(waiter))
         else:
-            stand()
+            self.locks.wait_all(request.tx, keys, deadline, granted, expired)
 
     def _issue(
         self,
@@ -411,7 +412,7 @@ class Writes:
         writes = [write]
         ttl_ms = lasts_ms(core, request) if request.ttl_ms or namespace in core.namespaces else 0
         if ttl_ms and any(value is not None for value in values):
-            part.deadline = self.expiry.deadline_of(write, ttl_ms)
+            part.deadline = self.expiry.deadline_of(write, ttl_ms, held.rows if held is not None else None)
             writes.append(part.deadline)
         update = r.Update(writes)
         part.records = (*before, update)

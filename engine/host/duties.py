@@ -222,14 +222,17 @@ class Duties:
         return hearers, msgspec.structs.replace(beat, sync_ms=sync_ms, busy_ms=(now - since) // MS)
 
     def _append(self, records: list[Record], now: int, *, durable: bool) -> None:
-        log = self.log
-        log.append(records, now_ms=self._wall_ms, durable=durable)
+        self.log.append(records, now_ms=self._wall_ms, durable=durable)
         if durable:
             self._synced_at = now
-        if not self._preparing and (log.wants_index or log.wants_next):
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What the log wants done beside its writer, one thing at a time."""
+        log = self.log
+        if not (self._preparing or self.over) and (log.wants_index or log.wants_next):
             self._preparing = True
-            prepare = log.write_index if log.wants_index else log.prepare_next
-            self.doer.background("prepare", prepare, self._prepared)
+            self.doer.background("prepare", log.write_index if log.wants_index else log.prepare_next, self._prepared)
 
     def _write_kept(self, now: int) -> None:
         kept, self._kept = self._kept, []
@@ -240,6 +243,7 @@ class Duties:
         self._preparing = False
         if error is not None:
             self._fail(error)
+        self._prepare()
 
     # Tasks.
 
@@ -254,8 +258,7 @@ class Duties:
                 self._tell()
                 self._readers[session] = _Reader(cursor, wants)
             case ReadHistory(session, size):
-                reader = self._readers.get(session)
-                if reader is not None:
+                if (reader := self._readers.get(session)) is not None:
                     self._read(session, reader, size)
             case CloseHistory(session):
                 self._close(session)
@@ -279,8 +282,7 @@ class Duties:
 
         def run() -> HistoryRead:
             writes = cursor.read(size)
-            done = cursor.done
-            return HistoryRead(session, writes, done, list(cursor.missed) if done else [])
+            return HistoryRead(session, writes, cursor.done, list(cursor.missed) if cursor.done else [])
 
         self.doer.background("history", run, lambda event, error: self._was_read(session, reader, event, error))
 
@@ -299,8 +301,7 @@ class Duties:
             self.doer.inbox(HistoryRead(session, [], True, list(reader.fragments)))
 
     def _close(self, session: Supply) -> None:
-        reader = self._readers.pop(session, None)
-        if reader is None:
+        if (reader := self._readers.pop(session, None)) is None:
             return
         self.log.unpin(_pin(session))
         self._tell()

@@ -76,7 +76,7 @@ class Deadlocks(Rule):
     @property
     def wake_at(self) -> int:
         """When to look next; never while nobody waits, and that was told."""
-        return self._look_at if (self._locks.waited_for or self._telling) and self.core.serving else NEVER
+        return self._look_at if (self._locks.waiters or self._telling) and self.core.serving else NEVER
 
     def tick(self) -> None:
         """Tell of the waits that were there at the last look, too, and of those that may be a part of a circle."""

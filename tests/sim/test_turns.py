@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.messages import Commit, CommitStep, Part, ProposeStep
+from engine.data.expiry import row_of
+from engine.messages import Commit, CommitStep, Part, ProposeStep, Replicate
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
@@ -32,7 +33,7 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from engine.state.ahead import LARGE_KEYS
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.transactions.commits import Transaction
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
@@ -51,8 +52,8 @@ from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
-from wal.ids import NO_BALLOT, NodeId, Version, partition_of
-from wal.records import Committed, Write
+from wal.ids import EXPIRIES, NO_BALLOT, NodeId, Version, partition_of
+from wal.records import Committed, Record, Update, Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
 READ_MAX = 10_000
@@ -580,6 +581,66 @@ def test_many_keys_of_one_partition_are_written_and_deleted_in_pieces_and_seen_a
         assert world.run_while(lambda: not _agreed(world, 3 * len(keys)), at_most=10 * SECOND)
 
 
+TAKEN_WORK = LARGE_KEYS // KEYS_OF_WORK + 50
+"""What a copy counts for a large write when it takes it."""
+
+
+class Steps(Observer):
+    """What one turn does of a write of very many keys that expire: it works out some of it, logs it, or sends it."""
+
+    def __init__(self, primary: Machine) -> None:
+        self.logs = self.sends = 0
+        self.primary = primary.name
+        assert primary.node is not None
+        core, expiry = primary.node.core, primary.node.writes.expiry
+        says: Any = expiry.deadline_of
+
+        def said(write: Write, ttl_ms: int, rows: list[bytes] | None = None) -> Write:
+            assert rows is not None, "the rows that say when very many keys expire are made ahead"
+            assert not core.work, "to issue a large write is a turn by itself"
+            return says(write, ttl_ms, rows)  # type: ignore[no-any-return]
+
+        expiry.deadline_of = said  # type: ignore[method-assign]
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look what a turn did."""
+        logs = any(_writes_many(record) for record in effects.log)
+        if logs and machine.name != self.primary:
+            assert Work._node(machine).core.work <= TAKEN_WORK, "to take a large write is a turn by itself"
+        sends = any(isinstance(said, Replicate) and any(map(_writes_many, said.records)) for _, said in effects.early)
+        assert not (logs and sends), f"{machine.name} logs and sends a large write in one turn"
+        self.logs += logs
+        self.sends += sends
+
+
+def _writes_many(record: Record) -> bool:
+    return isinstance(record, Update) and any(len(write.keys) > LARGE_KEYS for write in record.writes)
+
+
+def test_what_very_many_keys_that_expire_take_is_spread_over_turns() -> None:
+    """Each has a row more, which says when; a copy takes a batch of them in a turn that does nothing else."""
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        _, halves = _watch_halves(world, keys)
+        primary = _led(world)
+        steps = Steps(primary)
+        world.watch([steps])
+        replies: list[object] = []
+        put = Put(1, b"p" * 16, "n", keys, [b"v"] * len(keys), ttl_ms=60_000)
+        primary.receive(Asked(primary.new_session(replies.append), put))
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        assert isinstance(replies[0], Done)
+        assert (steps.logs, steps.sends) == (3, 1)
+        for name in NODES:
+            store = _node(world, name).core.replica.store
+            said = [store.get((EXPIRIES, 0), row_of("n", key)) for key in keys]
+            assert all(row is not None and row.value is not None for row in said), name
+        assert not halves.unprepared
+
+
 class Looks(Observer):
     """How many rows were read in one turn, at most."""
 
@@ -680,7 +741,13 @@ def test_what_many_keys_overwrite_is_read_at_the_latest_when_a_checkpoint_is_fin
         checkpoint()
         machine.receive(Asked(session, TakeCut(2, b"reader".ljust(16))))
         assert world.run_while(lambda: len(replies) < 2, at_most=60 * SECOND)
-        node.core.next_turn = lambda _: None  # type: ignore[assignment]  # none has room for it
+        next_turn, leaves = node.core.next_turn, node.replication._dispatch_large
+
+        def no_room(go_on: Callable[[], None]) -> None:
+            if go_on == leaves:
+                next_turn(go_on)
+
+        node.core.next_turn = no_room  # type: ignore[method-assign]
         machine.receive(Asked(session, Put(3, b"3" * 16, "n", keys, [b"new"] * len(keys))))
         assert world.run_while(lambda: len(replies) < 3, at_most=60 * SECOND)
         assert node.cuts.kept.has_unread()

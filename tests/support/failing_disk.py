@@ -22,9 +22,9 @@ class FailingDisk(DirectoryDisk):
         super().__init__(path)
         self._control = control
 
-    def create(self, name: str, size: int) -> None:
+    def create(self, name: str, size: int, *, filled: bool = True) -> None:
         self.check_room("write", name)
-        super().create(name, size)
+        super().create(name, size, filled=filled)
 
     def open(self, name: str, write: bool = False) -> File:
         return _FailingFile(super().open(name, write), self, name)

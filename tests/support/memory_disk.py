@@ -74,7 +74,7 @@ class MemoryDisk:
         self._call("open", name)
         return MemoryFile(self, self._inode("open", name), name, write)
 
-    def create(self, name: str, size: int) -> None:
+    def create(self, name: str, size: int, *, filled: bool = True) -> None:
         """As `wal.disk.DirectoryDisk` does it, step by step: a power cut can come between any two."""
         assert check_file_name(name) not in self._names, f"{name} exists already"
         temporary = f"{name}.tmp"

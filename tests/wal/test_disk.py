@@ -29,6 +29,19 @@ def test_a_created_file_is_full_of_zeros_and_leaves_no_temporary_one(disk: Disk)
     assert disk.open("a.wal").read(0, 5000) == bytes(3000)
 
 
+def test_a_file_that_is_not_filled_reads_as_zeros_too(disk: Disk) -> None:
+    disk.create("a.wal", 3000, filled=False)
+    assert (disk.list(), disk.size("a.wal")) == (["a.wal"], 3000)
+    assert disk.open("a.wal").read(0, 5000) == bytes(3000)
+
+
+def test_what_is_not_filled_has_its_room_all_the_same(tmp_path: Path) -> None:
+    """Else a block would find the disk full when it is written, which is too late."""
+    with DirectoryDisk(tmp_path / "log") as disk:
+        disk.create("a.wal", 1 << 20, filled=False)
+    assert (tmp_path / "log" / "a.wal").stat().st_blocks * 512 >= 1 << 20
+
+
 def test_what_is_written_is_read_back_and_only_the_end_of_the_file_is_short(disk: Disk) -> None:
     disk.create("a.wal", 100)
     file = disk.open("a.wal", write=True)

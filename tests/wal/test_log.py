@@ -106,6 +106,24 @@ def test_the_next_segment_exists_before_it_is_needed() -> None:
     assert PREPARED not in disk.names()
 
 
+def test_a_segment_that_the_writer_waits_for_is_not_filled_first() -> None:
+    made: list[bool] = []
+
+    class Watched(MemoryDisk):
+        def create(self, name: str, size: int, *, filled: bool = True) -> None:
+            made.append(filled)
+            super().create(name, size, filled=filled)
+
+    log = open_log(Watched())
+    assert log.prepare_next()
+    assert made == [True, True]
+    append(log, update(1, 1000))
+    append(log, update(2, 1000))
+    assert made == [True, True], "the prepared one is taken"
+    append(log, update(3, 10_000))
+    assert made == [True, True, False]
+
+
 def test_a_leftover_of_a_prepared_segment_is_removed_at_the_next_open() -> None:
     disk = filled([[update(1)]])
     disk.put(PREPARED, b"x" * 2048)

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from tests.wal.logs import outcome, prepare
+from tests.support.memory_disk import MemoryDisk
+from tests.wal.logs import append, open_log, outcome, prepare
+from wal import LogSettings
 from wal.codec import SegmentHeader, decode_header, encode_body, encode_header
 from wal.ids import DECISIONS, TxId
 from wal.index import MARK_EVERY, touched_by
@@ -126,3 +128,28 @@ def test_what_is_left_for_the_footer_is_enough_before_and_after_the_blocks_are_g
         assert builder.end <= offset
         assert offset + len(footer) == builder.header.capacity
     assert builder.end > builder.header.capacity // 2
+
+
+def test_a_large_block_is_gone_through_by_whoever_has_time() -> None:
+    """The writer does not wait for that; who asks what there is, or the next block, does it where nobody had time."""
+    builder = SegmentBuilder(decode_header(encode_header(HEADER._replace(capacity=64 << 20))))
+    large = [Update([Write("acc", 1, 1, 0, [b"%06d" % at for at in range(20_000)], [bytes(100)] * 20_000, 0)])]
+    small = [Update([Write("acc", 2, 1, 0, [b"a"], [b"b"], 0)])]
+    for number, (records, waits) in enumerate([(large, True), (small, False), (large, True)]):
+        body = encode_body(records)
+        builder.add(builder.encode(body, 1, time_ms=number)[0], note(records, body))
+        assert builder.notes.waits is waits
+    assert len(builder.index.starts) == 3
+    assert not builder.notes.waits
+
+
+def test_the_background_goes_through_a_large_block() -> None:
+    log = open_log(MemoryDisk(), LogSettings())
+    keys = [b"%06d" % at for at in range(20_000)]
+    append(log, Update([Write("acc", 1, 1, 0, keys, [bytes(100)] * len(keys), 0)]))
+    waits = [log._segments.live.notes.waits]
+    log.write_index()
+    log.write_index()
+    waits.append(log._segments.live.notes.waits)
+    assert waits == [True, False]
+    assert not log.wants_index

@@ -59,4 +59,4 @@ def test_what_else_a_transaction_waits_for_is_not_granted_because_it_gives_up(wh
         locks.give_way(BOB, ())
     assert told[1:] == ["given up"] * 2
     assert not locks.keys_of(BOB)
-    assert not locks.waited_for
+    assert not locks.waiters

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.data import holdings, locks
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
+from engine.data.waiter import Waiter
 from wal.ids import TxId, partition_of, partitions_of
 
 KEYS: list[Key] = [("n", bytes([at])) for at in range(12)]
@@ -24,7 +25,7 @@ def _place(key: bytes) -> int:
     return key[0] % 3
 
 
-def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object]:
+def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]], *, in_pieces: bool = False) -> list[object]:
     """What a table answers to each step, and what it holds after it."""
     table, said = LockTable(lambda _, key: _place(key)), list[object]()
     pending: list[Key] = []
@@ -39,7 +40,11 @@ def _say(steps: Sequence[tuple[str, TxId, list[Key], list[Key]]]) -> list[object
             def expired(held: str, ring: object, number: int = number) -> None:
                 said.append(("expired", number, held, ring))
 
-            table.wait_all(owner, keys, 1 << 60, granted, expired, shared=what == "read")
+            if in_pieces:
+                waiter = Waiter(owner, keys, 1 << 60, granted, expired, shared=what == "read")
+                assert all(count == 1 for count in table.standing(waiter))
+            else:
+                table.wait_all(owner, keys, 1 << 60, granted, expired, shared=what == "read")
         elif what == "release":
             for _ in table.leaving(owner):
                 pass
@@ -78,6 +83,42 @@ def test_together_comes_to_what_one_by_one_does(steps: list[tuple[str, TxId, lis
         patch.setattr(locks, "MANY_KEYS", 1)
         patch.setattr(holdings, "MANY_KEYS", 1)
         assert _say(steps) == one_by_one
+        patch.setattr(locks, "STANDING_MAX", 1)
+        assert _say(steps, in_pieces=True) == one_by_one
+
+
+def test_who_stands_in_line_in_pieces_has_nothing_before_it_has_all() -> None:
+    table, told = LockTable(lambda _, __: 0), list[object]()
+    keys = [("n", b"%d" % at) for at in range(2 * locks.STANDING_MAX + 1)]
+    table.wait_all(b"first", [keys[0]], 10, lambda: told.append("first"), lambda *_: None)
+    waiter = Waiter(b"many", keys, 10, lambda: told.append("many"), lambda held, _: told.append(held), shared=False)
+    pieces = table.standing(waiter)
+    assert next(pieces) == locks.STANDING_MAX
+    assert list(table.waits_of(b"many")) == [(b"first", keys[0], False)]
+    table.release(b"first")
+    assert told == ["first"], "it has all that it has asked for, and that is not all"
+    assert list(pieces) == [locks.STANDING_MAX, 1]
+    assert told == ["first", "many"]
+    assert table.waiters == 0
+
+
+@pytest.mark.parametrize("why", ["its time is over", "it gives way", "its partition is gone"])
+def test_who_is_given_up_while_it_stands_in_line_asks_for_nothing_more(why: str) -> None:
+    table, told = LockTable(lambda _, __: 0), list[object]()
+    keys = [("n", b"%d" % at) for at in range(2 * locks.STANDING_MAX)]
+    waiter = Waiter(b"many", keys, 10, lambda: told.append("many"), lambda *_: told.append("given up"), shared=False)
+    pieces = table.standing(waiter)
+    next(pieces)
+    if why == "its time is over":
+        table.expire(11)
+    elif why == "it gives way":
+        table.give_way(b"many", ())
+    else:
+        table.drop({0})
+    assert list(pieces) == []
+    assert told == ["given up"]
+    assert table.idle
+    assert not table.is_owner(b"many")
 
 
 TAGS = st.sampled_from([b"", b"{}", b"{a}", b"{b}", b"{a", b"a}", b"{{a}", b"x{a}", b"{}a}"])

@@ -253,10 +253,12 @@ def a_piece(node: Primary) -> None:
 def test_a_large_write_that_is_being_worked_out_goes_to_the_next_primary_as_it_is() -> None:
     primary, operation = Primary(), Large()
     primary.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
-    primary.core.work = WORK_MAX - 1
     shipped = Operation(primary.local, operation.records, counted=operation.counted, abandoned=operation.abandoned)
     primary.replication.ship_large(shipped, primary.local)
     primary.replication.flush()
+    assert primary.sent() == [], "to log it was as much as a turn may do"
+    assert primary.replication.open_records() == operation.records
+    a_piece(primary)
     ((_, batch),) = primary.sent()
     assert primary.core.resumed, "half of it is worked out"
     moves(primary, "n2")
@@ -266,6 +268,20 @@ def test_a_large_write_that_is_being_worked_out_goes_to_the_next_primary_as_it_i
     while primary.core.resumed:
         a_piece(primary)
     assert not operation.counts
+    assert primary.replication.open_records() == []
+
+
+def test_a_large_write_that_is_about_to_leave_goes_to_the_next_primary_as_it_is() -> None:
+    primary, operation = Primary(), Large()
+    primary.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    shipped = Operation(primary.local, operation.records, counted=operation.counted, abandoned=operation.abandoned)
+    primary.replication.ship_large(shipped, primary.local)
+    moves(primary, "n2")
+    assert operation.gone
+    assert primary.core.replica.fragment(("acc", 0)).counter.lwm == 3 * LARGE_KEYS, "it is part of what this copy has"
+    while primary.core.resumed:
+        a_piece(primary)
+    assert primary.sent() == []
     assert primary.replication.open_records() == []
 
 
