@@ -10,7 +10,7 @@ import msgspec
 
 from rebalance.choice import Kind
 from rebalance.messages import Differing, Supply, Transfer
-from rebalance.moves import order_of_work, waits_by_order
+from rebalance.moves import order_of_work, those_that_wait
 from rebalance.partition import LocalPartition
 from rebalance.ports import WORK_MAX, Node
 from rebalance.rule import drop
@@ -148,23 +148,20 @@ class Held:
 
     def without(self, numbers: Iterable[int]) -> list[int]:
         """Those of these that may be asked for; the others are held from now on."""
-        topology, may = self._core.topology, list[int]()
+        topology, asked = self._core.topology, list(numbers)
         assert topology is not None
-        for number in numbers:
-            if waits_by_order(topology, number):
-                self._held[number] = None
-            else:
-                may.append(number)
-        return may
+        held = dict.fromkeys(those_that_wait(topology, asked))
+        self._held |= held
+        return [number for number in asked if number not in held] if held else asked
 
     def switch(self, changed: Sequence[LocalPartition], sessions: Iterable[Session]) -> dict[int, LocalPartition]:
         """What is to be begun anew under a new map: what it changes, what is not held any more, and what has to be."""
         core, topology = self._core, self._core.topology
         found = {local.number: local for local in changed}
         if topology is not None:
-            freed = [number for number in self._held if not waits_by_order(topology, number)]
-            under_way = [number for session in sessions for number in session.partitions]
-            stopped = [number for number in under_way if waits_by_order(topology, number)]
+            waiting = dict.fromkeys(those_that_wait(topology, self._held))
+            freed = [number for number in self._held if number not in waiting]
+            stopped = those_that_wait(topology, [number for session in sessions for number in session.partitions])
             if stopped:
                 probe("demand.paused")
             found |= {number: core.local[number] for number in (*freed, *stopped)}

@@ -65,13 +65,20 @@ def is_short(topology: Topology, number: int) -> bool:
 
 def waits_by_order(topology: Topology, number: int) -> bool:
     """Whether no copy of a partition is to be made for now, because the operator has ordered a pause."""
+    return topology.migrations.paused is not Paused.NOTHING and bool(those_that_wait(topology, (number,)))
+
+
+def those_that_wait(topology: Topology, numbers: Iterable[int]) -> list[int]:
+    """The partitions of some of which no copy is to be made for now, because the operator has ordered a pause."""
     match topology.migrations.paused:
         case Paused.NOTHING:
-            return False
+            return []
         case Paused.BALANCE:
-            return not is_short(topology, number)
+            placements, partitions = topology.placements, topology.partitions
+            wanted = [topology.copies_of(first) for first in range(0, len(placements), partitions)]  # of each group
+            return [number for number in numbers if len(placements[number].in_sync) >= wanted[number // partitions]]
         case Paused.ALL:
-            return True
+            return list(numbers)
         case paused:
             assert_never(paused)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from rebalance.partition import LocalPartition, Role
+from rebalance.partition import IN_SYNC, LocalPartition, Role
 from rebalance.ports import Above, Node
 from rebalance.rule import NewMap
 from rebalance.table import Topology
@@ -68,8 +68,15 @@ class Mutations:
         """A new map: who is away now, and who is whole again, or meant to hold nothing any more."""
         core, topology = self._core, self._core.topology
         assert topology is not None
+        known, moving, counts = self._in_sync, self._moving, IN_SYNC
         for local in new.moved:
-            self._note(local)
+            number, in_sync, before = local.number, local.placement.in_sync, known.get(local.number)
+            if local.role not in counts:
+                self._note_out(local, before is not None)
+            elif before is None:
+                known[number] = in_sync, self._checkpoints if moving.pop(number, 0) is None else -1
+            elif before[0] != in_sync:
+                self._note_change(number, before, in_sync)
         here, self._here = self._here, (topology.members, topology.baseline)
         numbers = [local.number for local in new.moved] if here == self._here else list(self._away)
         for number in numbers:
@@ -88,18 +95,17 @@ class Mutations:
         if not away:
             self._forget(number)
 
-    def _note(self, local: LocalPartition) -> None:
-        number, in_sync = local.number, local.placement.in_sync
-        if not local.in_sync:
-            self._in_sync.pop(number, None)
-            self._forget(number)
-            if local.role is Role.MOVING:
-                self._moving[number] = None
-            return
-        if number not in self._in_sync:
-            self._in_sync[number] = in_sync, self._checkpoints if number in self._moving else -1
-            self._moving.pop(number, None)
-        before, since = self._in_sync[number]
+    def _note_out(self, local: LocalPartition, was_in_sync: bool) -> None:
+        """This node's copy is not in sync."""
+        if was_in_sync:
+            del self._in_sync[local.number]
+            self._forget(local.number)
+        if local.role is Role.MOVING:
+            self._moving[local.number] = None
+
+    def _note_change(self, number: int, known: tuple[tuple[NodeId, ...], int], in_sync: tuple[NodeId, ...]) -> None:
+        """Others came to be in sync with it, or are not any more."""
+        before, since = known
         self._in_sync[number] = in_sync, since
         gone = [node for node in before if node not in in_sync]
         # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.

@@ -22,6 +22,8 @@ from wal.ids import Namespace, NodeId, TxId
 
 Receivers: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 """(copies that are waited for, copies that are not)"""
+NOBODY: tuple[tuple[NodeId, ...], tuple[NodeId, ...], Receivers] = (), (), ((), ())
+"""The same of who leads nothing: needed, moving, receivers."""
 
 
 class Role(Enum):
@@ -45,6 +47,7 @@ _BY_STATE = {
     Standing.OWNING: Role.BACKUP,
 }
 _LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
+IN_SYNC = (Role.BACKUP, *_LEADING)
 
 
 class LocalPartition:
@@ -55,16 +58,7 @@ class LocalPartition:
     primary for the last time.
     """
 
-    __slots__ = (
-        "epoch",
-        "moving",
-        "needed",
-        "number",
-        "placement",
-        "receivers",
-        "role",
-        "since",
-    )
+    __slots__ = ("epoch", "moving", "needed", "number", "placement", "receivers", "role", "since")
 
     def __init__(self, number: int, placement: Placement) -> None:
         self.number = number
@@ -72,9 +66,7 @@ class LocalPartition:
         self.epoch = placement.epoch
         self.role = Role.NONE
         self.since = 0
-        self.needed: tuple[NodeId, ...] = ()
-        self.moving: tuple[NodeId, ...] = ()
-        self.receivers: Receivers = ((), ())
+        self.needed, self.moving, self.receivers = NOBODY
 
     @property
     def mine(self) -> bool:
@@ -94,20 +86,25 @@ class LocalPartition:
     @property
     def in_sync(self) -> bool:
         """Whether the map lists this node's copy among those that have everything."""
-        return self.role is Role.BACKUP or self.role in _LEADING
+        return self.role in IN_SYNC
 
     def place(self, placement: Placement, node: NodeId | None) -> bool:
         """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new.
 
         A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
         """
-        old, was, epoch, before = self.role, self.role in _LEADING, self.epoch, self.placement.primary
-        role, primary = _BY_STATE[placement.standing_of(node)] if node is not None else Role.NONE, placement.primary
-        mine = role is Role.BACKUP and primary == node
+        old, epoch, before = self.role, self.epoch, self.placement
+        leads = None if placement.lost else placement.owners[0]
+        mine = node is not None and leads == node  # it is in sync, then
         if mine:
-            role = Role.PRIMARY if self.active and epoch == placement.epoch else Role.PROMOTING
+            serves = old is Role.PRIMARY or old is Role.DRAINING
+            role = Role.PRIMARY if serves and epoch == placement.epoch else Role.PROMOTING
+        else:
+            role = _BY_STATE[placement.standing_of(node)] if node is not None else Role.NONE
         self.role, self.placement, self.epoch = role, placement, placement.epoch
-        return was is not mine or (not mine and role is not old) or epoch != placement.epoch or primary != before
+        if epoch != placement.epoch or (old in _LEADING) is not mine or (not mine and role is not old):
+            return True
+        return leads != before.primary
 
     def activate(self) -> None:
         """Its promotion is done: the partition serves."""

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
+from struct import iter_unpack, pack
 
 import msgspec
 
@@ -426,13 +427,12 @@ def murmur3_64(data: bytes, seed: int = 0) -> int:
     c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
     h1 = h2 = seed
     whole = len(data) & ~15
-    for at in range(0, whole, 16):
-        k1 = int.from_bytes(data[at : at + 8], "little")
-        k2 = int.from_bytes(data[at + 8 : at + 16], "little")
-        h1 ^= _rotate(k1 * c1 & _MASK, 31) * c2 & _MASK
-        h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _MASK
-        h2 ^= _rotate(k2 * c2 & _MASK, 33) * c1 & _MASK
-        h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _MASK
+    for k1, k2 in iter_unpack("<QQ", data[:whole]):
+        k1, k2 = k1 * c1 & _MASK, k2 * c2 & _MASK  # noqa: PLW2901  # as the algorithm names them
+        h1 ^= (k1 << 31 | k1 >> 33) * c2 & _MASK
+        h1 = (((h1 << 27 | h1 >> 37) + h2) * 5 + 0x52DCE729) & _MASK
+        h2 ^= (k2 << 33 | k2 >> 31) * c1 & _MASK
+        h2 = (((h2 << 31 | h2 >> 33) + h1) * 5 + 0x38495AB5) & _MASK
     rest = data[whole:]
     if len(rest) > 8:
         h2 ^= _rotate(int.from_bytes(rest[8:], "little") * c2 & _MASK, 33) * c1 & _MASK
@@ -447,4 +447,4 @@ def murmur3_64(data: bytes, seed: int = 0) -> int:
 
 def stamp(topology: Topology) -> int:
     """One number over all placement versions: equal stamps, equal tables."""
-    return murmur3_64(b"".join(p.version.to_bytes(4, "big") for p in topology.placements))
+    return murmur3_64(pack(f">{len(topology.placements)}I", *[p.version for p in topology.placements]))

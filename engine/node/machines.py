@@ -44,7 +44,7 @@ from rebalance.entropy import AntiEntropy
 from rebalance.ideal import finding_ideal
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
-from rebalance.partition import LocalPartition, Receivers, Role
+from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.stability import Stability
@@ -374,7 +374,7 @@ class Machines:
         """Who is waited for, and who is not, in one partition."""
         node, placement = self.core.node, local.placement
         if not local.mine:
-            local.needed, local.moving, local.receivers = (), (), ((), ())
+            local.needed, local.moving, local.receivers = NOBODY
             return
         pending = self.supply.vouching.pending.get(local.number, {})
         key = (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
@@ -387,7 +387,8 @@ class Machines:
 
     def _evict(self, new: NewMap) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
-        self._evict_next(deque(new.moved))
+        here = self.core.replica.partitions
+        self._evict_next(deque(local for local in new.moved if local.number in here and local.role is Role.NONE))
 
     def _evict_next(self, moved: deque[LocalPartition]) -> None:
         core, work = self.core, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -71,10 +71,10 @@ def a_missing_copy_waits_for_balancing(machine: Machine) -> None:
     """Under a pause of what would be better elsewhere no copy is made, missing or not."""
     assert machine.node is not None
 
-    def waits(topology: Topology, _number: int) -> bool:
-        return topology.migrations.paused != NOT_ORDERED.paused
+    def waiting(topology: Topology, numbers: Iterable[int]) -> list[int]:
+        return [] if topology.migrations.paused == NOT_ORDERED.paused else list(numbers)
 
-    during(machine, machine.node.demander.held, "without", demanding, "waits_by_order", waits)
+    during(machine, machine.node.demander.held, "without", demanding, "those_that_wait", waiting)
 
 
 @MIGRATIONS.fault("10")
