@@ -210,9 +210,13 @@ class Demander(Rule):
         if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
         while not core.crowded() and session.has_room(core):
-            if (batch := session.ahead.pop(session.batch + 1, None)) is None:
+            if (batch := session.ahead.get(session.batch + 1)) is None:
+                return
+            if core.works_out(batch.writes, lambda: self._take_on(session)):
+                session.taking = True
                 return
             session.batch += 1
+            del session.ahead[session.batch]
             self._take(session, batch)
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
             if batch.last:

@@ -345,6 +345,10 @@ class Node(Fence, Protocol):
         """The same, for what nobody waits for: a turn does a `LITTLE` of all such."""
         ...
 
+    def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None]) -> bool:
+        """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`."""
+        ...
+
 
 def may_act(node: Fence, version: Version) -> bool:
     """The fence, said once: whether this node may act on what was said under `version`.

@@ -234,8 +234,7 @@ class Replication(Rule):
     def lag(self, node: NodeId, partitions: Container[int]) -> None:
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it, whatever it said before.
 
-        It goes under a number of its own: what the copy answered to the first, when it passed over it or before it was
-        emptied, may still be on its way, and says nothing about what it has from now on.
+        It goes under a number of its own: what the copy answered before may be on its way, and says nothing of it as it is.
         """
         for batch in [b for b in self._batches.values() if not b.counts]:
             operations = [o for o in batch.operations if o.partition in partitions]
@@ -275,6 +274,7 @@ class Replication(Rule):
         core = self.core
         pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = []
         for batch in [b for b in self._batches.values() if any(map(concerned, b.operations))]:
+            core.replica.ahead |= batch.ahead or {}
             for node in list(batch.lagging):
                 self._not_lagging(batch, node)
             del self._batches[batch.sequence]
@@ -295,6 +295,7 @@ class Replication(Rule):
                     for record in operation.records:
                         core.replica.apply(record)
                     operation.abandoned()
+        core.replica.ahead = {}
         for (receivers, acked_by, counts), operations in regrouped.items():
             for piece in pieces_of([o for o in operations if counts or not self._large_in(o.records)]):
                 self._dispatch(piece, receivers, dict.fromkeys(acked_by), counts=counts)

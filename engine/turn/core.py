@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from engine.messages import Heartbeat, Message
+from engine.state.ahead import LARGE_KEYS, AllAhead, work_out
 from engine.state.replica import Replica
 from engine.turn.effects import Effects
 from engine.turn.events import Task
@@ -22,7 +23,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, MS, WORK_MAX
 from rebalance.table import Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partitions_of
-from wal.records import Record
+from wal.records import Record, Write
 
 CROWDED_AT = 3
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
@@ -226,6 +227,32 @@ class Core:
             if self.work >= WORK_MAX:
                 self.resume(lambda: self.in_pieces(pieces))
                 return
+
+    def works_out(self, writes: Sequence[Write], go_on: Callable[[], None]) -> bool:
+        """Whether some of these writes, which are to be taken now, are so large that they are worked out first.
+
+        Then it is done in pieces, and they are taken when it goes on, in a turn of its own; unless it is not to by then.
+        """
+        replica = self.replica
+        large = [
+            write
+            for write in writes
+            if len(write.keys) > LARGE_KEYS
+            and (write.fragment, write.start) not in replica.ahead
+            and not replica.fragment(write.fragment).counter.covers(write.start, write.delta)
+        ]
+        if large:
+            self.in_pieces(self._work_out(large, go_on))
+        return bool(large)
+
+    def _work_out(self, writes: list[Write], go_on: Callable[[], None]) -> Iterator[int]:
+        replica = self.replica
+        ahead: AllAhead = {}
+        yield from work_out(writes, ahead, replica.fragments, replica.watch)
+        yield WORK_MAX  # to take them is another turn
+        replica.ahead = ahead
+        go_on()
+        replica.ahead = {}
 
     def little_by_little(self, pieces: Iterator[int]) -> None:
         """As `in_pieces`, for what nobody waits for."""

@@ -681,6 +681,66 @@ def test_what_many_keys_overwrite_is_kept_for_who_reads_a_snapshot_in_pieces() -
         assert {held.value if held is not None else None for held in kept.values()} == {b"1"}
 
 
+def _goes_and_misses(world: World, keys: list[bytes], replies: list[object]) -> Machine:
+    """A backup that is away while very many of the keys of its partition are written again, and starts again."""
+    primary = _led(world)
+    session = primary.new_session(replies.append)
+    for number, some in enumerate((keys, [b"%s-more" % key for key in keys]), 1):
+        where = [key for key in some if partition_of(key, 4) == 0]
+        primary.receive(Asked(session, Put(number, bytes([number]) * 16, "n", where, [b"old"] * len(where))))
+        assert world.run_while(lambda wanted=number: len(replies) < wanted, at_most=60 * SECOND)  # type: ignore[misc]
+    copy = world.machines[next(name for name in NODES if name != primary.name)]
+    copy.stop("killed", process_only=True)
+    others = [other for other in NODES if other != copy.name]
+    assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(others), at_most=60 * SECOND)
+    primary.receive(Asked(session, Put(3, b"p" * 16, "n", keys, [b"v"] * len(keys))))
+    assert world.run_while(lambda: len(replies) < 3, at_most=60 * SECOND)
+    copy.start()
+    return copy
+
+
+def test_many_keys_that_come_as_history_are_worked_out_in_pieces() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        copy = _goes_and_misses(world, keys, [])
+        halves = Halves(keys)
+        halves.started(copy)
+        assert world.run_while(lambda: not _whole(world), at_most=60 * SECOND)
+        progress = _node(world, copy.name).demander.progress
+        assert progress.updates == {"historical": len(keys)}
+        assert not halves.unprepared, "a copy works a large write out before it applies it, also where it comes late"
+
+
+def test_another_map_comes_while_history_is_worked_out() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        copy = _goes_and_misses(world, keys, [])
+        node = _node(world, copy.name)
+        begun: list[int] = []
+        works_out = node.core.works_out
+
+        def noted(writes: Sequence[Write], go_on: Callable[[], None]) -> bool:
+            begins = works_out(writes, go_on)
+            begun.extend([node.core.turns] * begins)
+            return begins
+
+        node.core.works_out = noted  # type: ignore[method-assign]
+        assert world.run_while(lambda: not begun, at_most=60 * SECOND, look_every=SOON)
+        other = next(name for name in NODES if name not in (copy.name, _led(world).name))
+        world.machines[other].stop("killed", process_only=True)
+        assert node.core.resumed, "half of it is worked out"
+        world.machines[other].start()
+        assert world.run_while(lambda: not _whole(world), at_most=60 * SECOND)
+        stores = [_node(world, name).core.replica.store for name in NODES]
+        assert len({tuple(store.get(("n", 0), key) for key in keys) for store in stores}) == 1
+
+
 def test_many_keys_that_come_to_a_copy_which_is_being_filled_are_held_against_its_rows_in_pieces() -> None:
     """Some of its rows are newer, others are not; and a transfer brings more of them meanwhile."""
     keys = _one_partition(KEYS_OF_ONE)

@@ -271,6 +271,26 @@ def test_a_large_write_that_is_being_worked_out_goes_to_the_next_primary_as_it_i
     assert primary.replication.open_records() == []
 
 
+def test_a_large_write_that_was_worked_out_is_not_worked_out_again_when_another_map_takes_it() -> None:
+    primary, operation = Primary(), Large()
+    replica, applied = primary.core.replica, list[bool]()
+    replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    primary.replication.ship_large(Operation(primary.local, operation.records), primary.local)
+    while primary.core.resumed:
+        a_piece(primary)
+    apply = replica._apply_write
+
+    def noted(write: r.Write) -> bool:
+        applied.append((write.fragment, write.start) in replica.ahead)
+        return apply(write)
+
+    replica._apply_write = noted  # type: ignore[method-assign]
+    moves(primary, "n2")
+    assert applied == [True]
+    assert replica.fragment(("acc", 0)).counter.lwm == 3 * LARGE_KEYS
+    assert not replica.ahead
+
+
 def test_a_large_write_that_is_about_to_leave_goes_to_the_next_primary_as_it_is() -> None:
     primary, operation = Primary(), Large()
     primary.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
