@@ -103,7 +103,10 @@ class Node(Machines):
         core = self.core
         self.admin = Administration(self)
         self._booted = False
-        self._checkpoint_at = 0
+        self._booted_at = self._checkpoint_at = 0
+        self._checkpoint_bytes = settings.checkpoint_bytes
+        self._stagger_by: topologies.Topology | None = None  # by which map the first checkpoint of this life is due earlier
+        self._staggers = True  # it has not begun
         self._pruned = False  # a checkpoint may be frozen
         self._on_message = self._message_handlers()
         woken = [rule for rule in self.rules if type(rule).tick is not Rule.tick]
@@ -146,6 +149,7 @@ class Node(Machines):
         if not self._booted:
             self._booted = True
             core.log(r.Boot(core.incarnation, core.boot_lsn, in_brief(core.lives_before)))
+            self._booted_at = core.now
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()
@@ -275,14 +279,17 @@ class Node(Machines):
 
     def _begin_checkpoint(self) -> None:
         core = self.core
+        if self._staggers and core.topology is not self._stagger_by:
+            self._stagger()
         due = (
             core.now >= self._checkpoint_at
-            or core.replica.store.active_bytes >= core.settings.checkpoint_bytes
+            or core.replica.store.active_bytes >= self._checkpoint_bytes
             or self.checkpoint_wanted
             or self.demander.waits
         )
         if due and not self.checkpointing:
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
+            self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
             self.checkpoint_wanted = False
             self.checkpointing = True
             core.little_by_little(self._prune())
@@ -291,6 +298,20 @@ class Node(Machines):
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
             core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()
+
+    def _stagger(self) -> None:
+        """Have the first checkpoint of this life earlier, at another time than other members have theirs.
+
+        What they are told is much the same, so that they would all write at once, with all clients waiting, and for ever.
+        """
+        core, topology = self.core, self.core.topology
+        assert topology is not None
+        members = [member.node for member in topology.members]
+        if core.node in members:
+            turn, settings = members.index(core.node) + 1, core.settings
+            self._checkpoint_at = self._booted_at + settings.checkpoint_ms * MS * turn // len(members)
+            self._checkpoint_bytes = settings.checkpoint_bytes * turn // len(members)
+        self._stagger_by = topology
 
     def _prune(self) -> Iterator[int]:
         replica = self.core.replica

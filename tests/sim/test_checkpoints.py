@@ -5,6 +5,7 @@ What is written meanwhile: story `a-checkpoint-takes-several-turns`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -103,3 +104,48 @@ def test_a_crash_after_any_piece_of_a_checkpoint_loses_nothing(turns: int) -> No
         found = _values(machine)
         assert set(found) <= {b"old", b"new"}
         assert not told or found == [b"new"] * PARTITIONS
+
+
+class Begun(Observer):
+    """When each node began to write a checkpoint, in s."""
+
+    def __init__(self) -> None:
+        self.at: list[tuple[float, NodeId]] = []
+        self._was: dict[NodeId, bool] = {}
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Look at it."""
+        assert machine.node is not None
+        if machine.node.checkpointing and not self._was.get(machine.name):
+            self.at.append((machine.world.now / SECOND, machine.name))
+        self._was[machine.name] = machine.node.checkpointing
+
+
+@pytest.mark.parametrize("due_by", ["time", "bytes"])
+def test_the_members_of_a_map_write_their_checkpoints_one_after_the_other(due_by: str) -> None:
+    """They are told the same, so that without more they would all write at once, each time."""
+    names: list[NodeId] = ["n1", "n2", "n3"]
+    due_ms, due_bytes = (12_000, 48 << 20) if due_by == "time" else (600_000, 60_000)
+    settings = Settings(cluster="sim", partitions=4, backups=2, checkpoint_ms=due_ms, checkpoint_bytes=due_bytes)
+    with World(Draws(1), settings) as world:
+        for name in names:
+            world.add_machine(name)
+        world.form(names)
+        begun = Begun()
+        world.watch([begun])
+        machine, replies = world.machines[NODE], list[object]()
+        session, topology = machine.new_session(replies.append), world.newest()
+        assert topology is not None
+        keys = [
+            key for key in (b"k%d" % n for n in range(400)) if topology.placements[partition_of(key, 4)].primary == NODE
+        ]
+        for number in range(200):
+            tx, key = number.to_bytes(16, "big"), keys[number % 50]
+            machine.receive(Asked(session, Put(number + 1, tx, "n", [key], [bytes(1_000)])))
+            world.run_for(SECOND // 5)
+        writers = [name for _, name in begun.at]
+        assert len(writers) >= 7
+        assert writers[:6] == writers[:3] * 2, "in turn"
+        assert sorted(writers[:3]) == names
+        times = [at for at, _ in begun.at]
+        assert min(later - at for at, later in itertools.pairwise(times)) >= 1.0, begun.at
