@@ -118,7 +118,9 @@ class Pace:
     def _worst(self, topology: Topology, here: Collection[NodeId]) -> Sequence[NodeId]:
         """Who is in the way, the worst first."""
         pairs = self._unexpected(topology, _pairs(self._stalled, here))
-        touched = {n: sum(n in pair for pair in pairs) for pair in pairs for n in pair}
+        # Who does not get answers may be deaf itself; not where the other one says itself that its disk is slow.
+        touching = [(c,) if c in self._slow and p not in self._slow else (p, c) for p, c in pairs]
+        touched = {n: sum(n in some for some in touching) for some in touching for n in some}
         accused = {n: sum(c == n for _, c in pairs) for n in touched}
         worst = sorted(touched, key=lambda n: (-touched[n], -accused[n], n))[:1]
         lasting = SLOW_TIMES * self.core.settings.slow_ms * MS

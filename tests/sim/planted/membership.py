@@ -31,6 +31,21 @@ def a_slow_coordinator_sets_itself_aside(machine: Machine) -> None:
 
 
 @MEMBERSHIP.fault("10")
+def who_accuses_two_slow_ones_is_in_the_way(machine: Machine) -> None:
+    """Who gets no answers of two copies in time is set aside for it, whatever these say themselves of their disks."""
+    assert machine.node is not None
+    pace = machine.node.membership.pace
+
+    def worst(original: Callable[..., Any], *given: Any) -> Any:
+        slow, pace._slow = pace._slow, {}
+        found = original(*given)
+        pace._slow = slow
+        return found
+
+    around(pace, "_worst", worst)
+
+
+@MEMBERSHIP.fault("10")
 def whoever_comes_next_takes_over_what_is_under_way(machine: Machine) -> None:
     """Who waits for an exchange that the coordinator leads takes it for slow, and bids higher; so does that in turn."""
     assert machine.node is not None

@@ -22,10 +22,10 @@ MEMBERS = Stories()
 story = MEMBERS.story
 
 
-def _slow(stage: Stage, name: NodeId) -> None:
-    """Each sync of a node's disk takes a second from now on."""
+def _slow(stage: Stage, name: NodeId, sync_ms: int = 1_000) -> None:
+    """Each sync of a node's disk takes so long from now on."""
     speed = stage[name].speed
-    speed.slow, speed.slow_until = 1_000 * MS // speed.sync, 1 << 62
+    speed.slow, speed.slow_until = sync_ms * MS // speed.sync, 1 << 62
 
 
 def _in_sync(stage: Stage, partition: int) -> tuple[NodeId, ...]:
@@ -159,6 +159,22 @@ def a_slow_coordinator_is_set_aside_by_the_next_one(plant: Plant | None) -> None
         stage.must(took < 2_000, f"all stand still for less than two syncs of one disk, and not for {took} ms")
         stage["n1"].speed.slow_until = 0
         stage.wait(30_000)
+        stage.curtain()
+
+
+@story
+def two_of_three_disks_are_slow(plant: Plant | None) -> None:
+    """n2 does not get the answers of n1 and n3 in time, and says so of both; they blame nobody."""
+    with Stage(plant) as stage:
+        for name in ("n1", "n3"):
+            _slow(stage, name, 1_500)
+        for _ in range(10):
+            for partition in range(3):
+                _busy(stage, 1, partition)
+        stage.must("n2" in _in_sync(stage, 0), "the only fast one is waited for")
+        for name in ("n1", "n3"):
+            stage[name].speed.slow_until = 0
+        stage.wait(60_000)
         stage.curtain()
 
 
