@@ -210,13 +210,11 @@ class Demander(Rule):
         if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
         while not core.crowded() and session.has_room(core):
-            if (batch := session.ahead.get(session.batch + 1)) is None:
+            batch = session.ahead.get(session.batch + 1)
+            session.taking = batch is not None and core.works_out(batch.writes, lambda: self._take_on(session))
+            if batch is None or session.taking:
                 return
-            if core.works_out(batch.writes, lambda: self._take_on(session)):
-                session.taking = True
-                return
-            session.batch += 1
-            del session.ahead[session.batch]
+            session.took_next()
             self._take(session, batch)
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
             if batch.last:
@@ -332,8 +330,7 @@ class Demander(Rule):
         new = [w for w in writes if not core.replica.fragment(w.fragment).counter.covers(w.start, w.delta)]
         if new:
             core.log(r.History(new))
-            count = sum(w.delta for w in new)
-            self.progress.updates["historical"] = self.progress.updates.get("historical", 0) + count
+            self.progress.updates["historical"] = self.progress.updates.get("historical", 0) + sum(w.delta for w in new)
 
     def _end(self, session: Session) -> None:
         """A session is over: what is whole settles, the rest is asked for again.

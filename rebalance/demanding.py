@@ -61,6 +61,11 @@ class Session:
         self.heard_at = now
         self.asked_at = now
 
+    def took_next(self) -> None:
+        """The next batch is taken."""
+        self.batch += 1
+        del self.ahead[self.batch]
+
     def drop(self, gone: Container[int]) -> None:
         """These partitions are asked for no more, or anew."""
         drop(self.partitions, gone)
