@@ -108,8 +108,8 @@ class Log:
             probe("wal.log.sealed_without_successor")
             try:
                 with log._preparing:
-                    capacity = log._next_bytes
-                    log._take_prepared(capacity)
+                    log._write_index()  # also the one before it may lack its index: damage took it
+                    log._take_prepared(capacity := log._next_bytes)
                     log._follow(capacity, found.live_sealed)
             except BaseException:
                 log._segments.close()

@@ -44,4 +44,5 @@ def draw_shape(draw: Random) -> Shape:
         return Shape("wide", partitions=draw.choice([1_024, 1_024, 2_048]), bulk=1_000, clients=2, storms=1)
     if kind < 0.92:
         return Shape("many", namespaces=draw.choice([16, 64, 200]), bulk=200, clients=2, storms=1)
-    return Shape("deep", bulk=draw.choice([400, 2_000, 9_000, 30_000, 100_000]), batch_bytes=16 << 10, clients=2, storms=1)
+    bulk = draw.choice([400, 2_000, 9_000, 30_000, 100_000])
+    return Shape("deep", bulk=bulk, batch_bytes=max(16 << 10, 2 * bulk), clients=2, storms=1)

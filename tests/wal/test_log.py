@@ -200,6 +200,25 @@ def test_a_large_block_is_written_without_being_copied_and_is_there_when_its_hea
     assert seen == [False, False, False, True], "three pieces, and a sync"
 
 
+def test_a_sealed_end_without_a_successor_is_followed_though_the_segment_before_it_lost_its_index() -> None:
+    """Power went between the two, and then a sector (seed 81024)."""
+    wanted = [[update(number, 600)] for number in range(1, 31)]
+    disk = filled(wanted)
+    names = sorted(name for name in disk.names() if name.endswith(".wal"))
+    disk.remove(names[-1])
+    before = names[-3]
+    disk.flip(before, 8 * (disk.open(before).size() - 3))
+    log = open_log(disk)
+    append(log, update(99))
+    found = records_of(log)
+    log.close()
+    assert found[:-1] == [one for some in wanted for one in some][: len(found) - 1]
+    assert found[-1] == update(99)
+    assert len(found) > 10
+    assert reopened(disk) == found
+    assert verify(disk).findings == []
+
+
 def test_what_open_calls_durable_and_what_it_set_aside_survive_a_power_cut() -> None:
     disk = filled([[update(1)], [update(2)], [update(3, 600)]], durable=False)
     disk.open(segment_name(1), write=True).write(HEADER_BYTES + 112 + 112 + 300, b"torn")
