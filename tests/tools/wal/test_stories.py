@@ -14,9 +14,10 @@ from tests.support.directories import append, copies, zero_last_blocks
 from tests.support.memory_disk import MemoryDisk
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.wal.logs import open_log
+from tests.wal.test_parts import written
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.story import Story
-from wal import Block, DirectoryDisk, LogSettings, inspect
+from wal import Block, DirectoryDisk, LogSettings, inspect, read
 from wal.footer import speaking_of
 from wal.ids import partition_of
 from wal.records import (
@@ -125,6 +126,34 @@ def test_a_story_reads_footers_and_the_blocks_that_they_name() -> None:
     assert [event.what for event in stories[1].events] == ["cleared: behind", "caught up in full to counter 1"]
     assert stories[1].readings["n1"].stands is not None
     assert few.bytes_read < whole.bytes_read / 5
+
+
+def test_a_story_out_of_parts_of_blocks_is_that_of_all_of_them() -> None:
+    """Of updates, and of prepares that another block commits or rolls back."""
+    disk, log, _ = written()
+    log.close()
+    keys: dict[tuple[bool, int], list[bytes]] = {}
+    for block in read(disk):
+        for record in block.records:
+            for write in record.writes if isinstance(record, Update | Prepare) else ():
+                keys.setdefault((isinstance(record, Prepare), write.partition), []).append(write.keys[0])
+    told = 0
+    for (prepared, at), some in sorted(keys.items()):
+        for key in some[:: 1 + len(some) // 2] if at % 7 == 0 or prepared else ():
+            stories = [_story(disk, at, key, by_parts=by_parts) for by_parts in (False, True)]
+            assert stories[0] == stories[1] != []
+            told += 1
+    assert told > 60
+
+
+def _story(disk: MemoryDisk, at: int, key: bytes, *, by_parts: bool) -> list[object]:
+    story = Story(("acc", at), key, keep=True)
+    reading = story.reading("n1", AtRest())
+    for found in inspect(disk, choose=reading.choose, ask=reading.ask if by_parts else None):
+        assert isinstance(found, Block)
+        reading.take(found)
+    reading.end()
+    return [(change.name, change.prepared, change.value, change.seen) for change in story.changes]
 
 
 # A transaction.
