@@ -52,6 +52,11 @@ class Letter(NamedTuple):
     life: int  # which process of the receiver it is for
     message: bytes
 
+    @property
+    def kind(self) -> str:
+        """What kind of message it is."""
+        return kind_of(msgspec.msgpack.decode(self.message, type=Message))
+
 
 class Happening(NamedTuple):
     """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, wait, deliver
@@ -196,7 +201,7 @@ class _Running:
             node.core.to_self = [said for said in node.core.to_self if not isinstance(said, _LEFT_OUT)]
             self._pay(node, effects)
             events = []
-            if not (node.core.to_self or node.core.resumed):
+            if not (node.core.to_self or node.core.resumed or node.core.unhurried):
                 return
 
     def _pay(self, node: Node, effects: Effects) -> None:

@@ -161,10 +161,16 @@ class Walk:
         """All that can happen in a state."""
         found = [Happening("deliver", letter.receiver, letter) for letter in sorted(state.letters)]
         for might, left in zip(self.world.may, state.left, strict=True):
+            happening = might.happening
             late = might.seen is not None and might.seen not in state.facts
-            if left > 0 and not late and (not might.down or self.nodes.life(state.nodes[self.at[might.down]])[2] == DOWN):
-                found.append(might.happening)
+            early = bool(might.down) and not self._is_down(state, might.down)
+            idle = not happening.is_life and self._is_down(state, happening.node)
+            if left > 0 and not (late or early or idle):
+                found.append(happening)
         return found
+
+    def _is_down(self, state: State, node: NodeId) -> bool:
+        return self.nodes.life(state.nodes[self.at[node]])[2] == DOWN
 
     def search(self, *, depth: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Found:
         """Walk every order, shortest first, until nothing is left, a promise is broken, or a bound is reached."""

@@ -48,6 +48,19 @@ def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
     assert "n1 proposes a step that moves the primary" in found.story
 
 
+@pytest.mark.parametrize(
+    ("name", "fault", "broken"),
+    [
+        ("repeat", "retry-executed-twice", "a request was told b'1' and b'2'"),
+        ("catching-up", "vouched-for-without-waiting-for-it", "n2 counts, and does not have what was acknowledged"),
+    ],
+)
+def test_what_breaks_a_promise_about_data_is_found(name: str, fault: str, broken: str) -> None:
+    found = explore(name, FAULTS[fault].plant)
+    assert found.violation == broken, str(found)
+    assert len(found.story) == found.depth
+
+
 def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "second-ballot", "--depth", "3"]) == 0
     assert "all up to 3 steps" in capsys.readouterr().out

@@ -6,8 +6,8 @@ from collections import Counter
 
 import msgspec
 
-from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Put, Reply, Values
-from rebalance.table import hash_of
+from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Put, Reply, Swap, Values
+from rebalance.table import decode, hash_of
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
 from wal import records as r
@@ -284,6 +284,108 @@ HANDOVER = SmallWorld(
     apart=APART,
 )
 
-WORLDS: dict[str, SmallWorld] = {
-    world.name: world for world in (SECOND_BALLOT, LIGHT_STEP, JOIN, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT)
-}
+# A copy that catches up. The partition is n1's; n2 has lost its disk, is let in by a step, and is to have a copy; n3 votes.
+
+BEFORE, MEANWHILE = 2, 3
+"""A put while n1 has the only copy, and one while n2 catches up."""
+
+
+def _n2_has_caught_up(walk: Walk) -> None:
+    """n2 has what n1 had when it asked, and is about to say so."""
+    _formed(walk)
+    walk.happen(_begin("n1", "n1", "n3"))
+    walk.deliver_all()
+    walk.happen(ask("n1", _put(BEFORE)))
+    walk.happen(Happening("wipe", "n2"))
+    walk.happen(Happening("join", "n1", names=("n2", "disk-n2'")))
+    walk.deliver_all()
+    walk.happen(Happening("wait", "n1", ms=RESEND_MS))
+    walk.deliver_all(lambda letter: letter.kind != "settled")
+    walk.state = walk.state._replace(facts=frozenset())
+
+
+def _told_of_copies(node: NodeId, said: r.Record | Reply) -> Fact | None:
+    """What was acknowledged, what n2 has on its disk, and whether it counts."""
+    match said:
+        case Done(id=number) if number == MEANWHILE:
+            return Fact("told", number, True)
+        case r.Update([write]) if node == "n2" and b"k%d" % MEANWHILE in write.keys:
+            return Fact("has", MEANWHILE, node)
+        case r.Preload(keys=keys) if node == "n2" and b"k%d" % MEANWHILE in keys:
+            return Fact("has", MEANWHILE, node)
+        case r.Committed(topology=data) if data and "n2" in decode(data).placements[0].in_sync:
+            return Fact("counts", decode(data).version, "n2")
+        case _:
+            return None
+
+
+def _who_counts_has_it(facts: frozenset[Fact]) -> str:
+    """What is acknowledged is on the disk of every copy that counts."""
+    counts = any(fact.kind == "counts" for fact in facts)
+    if counts and Fact("told", MEANWHILE, True) in facts and Fact("has", MEANWHILE, "n2") not in facts:
+        return "n2 counts, and does not have what was acknowledged"
+    return ""
+
+
+CATCHING_UP = SmallWorld(
+    "catching-up",
+    "n1 vouches for n2, which was MOVING, beside a write, and an exchange comes in between",
+    THREE,
+    _n2_has_caught_up,
+    (
+        Might(ask("n1", _put(MEANWHILE))),
+        Might(_begin("n1", "n1", "n2")),
+    ),
+    _told_of_copies,
+    _who_counts_has_it,
+    depth=40,
+    settings=ONE_BACKUP,
+)
+
+# A client that asks again. The partition is n1's, with a copy at n2; what is asked adds 1.
+
+AGAIN, ELSEWHERE = 2, 3
+"""A request, asked of n1 as often as it likes; and the same, of n2."""
+
+
+def _add(number: int) -> Swap:
+    return Swap(number, TX, "acc", b"sum", "always", b"0", b"1", how="add")
+
+
+def _told_of_sums(_: NodeId, said: r.Record | Reply) -> Fact | None:
+    """What the client was told."""
+    match said:
+        case Done(id=number, applied=True, found=answer) if number in (AGAIN, ELSEWHERE):
+            return Fact("told", number, answer)
+        case _:
+            return None
+
+
+def _once(facts: frozenset[Fact]) -> str:
+    """All answers are one."""
+    answers = sorted({repr(fact.value) for fact in facts if fact.kind == "told"})
+    return f"a request was told {' and '.join(answers)}" if len(answers) > 1 else ""
+
+
+REPEAT = SmallWorld(
+    "repeat",
+    "a client adds 1 by a request that it repeats, at n1 and, when n1 has died, at n2, who goes on with n3",
+    THREE,
+    _formed,
+    (
+        Might(ask("n1", _add(AGAIN)), 2),
+        Might(ask("n2", _add(ELSEWHERE)), 2, down="n1"),
+        Might(Happening("wait", "n1", ms=RESEND_MS)),
+        Might(Happening("start", "n1")),
+        Might(Happening("crash", "n1")),
+        Might(_begin("n2", "n2", "n3"), down="n1"),
+        Might(Happening("wait", "n2", ms=RESEND_MS), down="n1"),
+    ),
+    _told_of_sums,
+    _once,
+    depth=40,
+    settings=ONE_BACKUP,
+)
+
+_ALL = (SECOND_BALLOT, LIGHT_STEP, JOIN, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT, CATCHING_UP, REPEAT)
+WORLDS: dict[str, SmallWorld] = {world.name: world for world in _ALL}
