@@ -19,7 +19,7 @@ from tests.support.directories import append, copies
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import NOW_MS, fragment_of
 from tools.reconcile import check, in_this_process
-from tools.reconcile.children import InChildren, WorkerDied
+from tools.reconcile.children import NICENESS, InChildren, WorkerDied
 from tools.reconcile.copies import Level
 from tools.reconcile.plan import Share
 from tools.reconcile.share import check_share
@@ -46,6 +46,15 @@ def test_children_say_what_one_process_says_in_the_order_of_the_list() -> None:
     for at_once in (1, 3, 100):
         assert list(InChildren(at_once)(squared, range(20))) == in_this_process(squared, range(20))
     assert list(InChildren()(squared, [])) == []
+
+
+def niceness(_: int) -> int:
+    """A task: how willingly it waits."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_children_wait_for_nodes_that_run_beside_them() -> None:
+    assert list(InChildren(2)(niceness, range(3))) == [min(19, niceness(0) + NICENESS)] * 3
 
 
 def test_what_ends_a_child_is_told() -> None:
