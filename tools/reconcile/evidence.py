@@ -19,9 +19,10 @@ import msgspec
 from engine.offline.directory import FragmentView, State
 from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, raw_key
 from tools.reconcile.task import S
+from tools.wal.origins import Origins
 from wal import records as r
 from wal.footer import speaking_of
-from wal.ids import COUNTER_MAX, SESSION_BYTES, Fragment, NodeId, TxId, tx_name
+from wal.ids import CLIENTS, COUNTER_MAX, SESSION_BYTES, Fragment, NodeId, TxId, tx_name
 from wal.packed import Packed, PackedBlock, PackedHistory, PackedUpdate, Skimmed, kind_of, skim
 from wal.seeking import seek
 
@@ -43,6 +44,7 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
     tx: TxId
     issued: int
     closed: bool = False
+    label: str = ""
 
     def facts(self) -> Facts:
         """For a report. The id of a transaction begins with the session of its client."""
@@ -51,6 +53,8 @@ class Trace(msgspec.Struct, frozen=True, gc=False):
         facts["op"] = "none" if self.closed else "delete" if self.value is None else "put"
         if self.tx:
             facts |= {"tx": tx_name(self.tx), "client": self.tx[:SESSION_BYTES].hex()}
+        if self.label:
+            facts["label"] = self.label
         return facts
 
     def same(self, other: Trace) -> bool:
@@ -125,6 +129,16 @@ class Asked:
         if any(first <= trace.counter <= last for first, last in self.runs):
             self.counters[trace.counter] = trace
 
+    def label(self, origins: Origins) -> None:
+        """Say what its clients call the transactions that were found."""
+        self.newest = {key: _labelled(trace, origins) for key, trace in self.newest.items()}
+        self.counters = {counter: _labelled(trace, origins) for counter, trace in self.counters.items()}
+
+
+def _labelled(trace: Trace, origins: Origins) -> Trace:
+    origin = origins.of(trace.tx, 0, 0) if trace.tx else None
+    return msgspec.structs.replace(trace, label=origin.label) if origin is not None and origin.label else trace
+
 
 def ask(state: State, asked: Mapping[Fragment, Asked]) -> None:
     """Read what is asked of one node's log, as far as its state was folded."""
@@ -138,6 +152,16 @@ def ask_log(wal: Path, to_lsn: int, asked: Mapping[Fragment, Asked]) -> None:
     again = {name: one for name, one in asked.items() if one.sought and not one.is_answered}
     if again:
         _ask(wal, to_lsn, again, dict.fromkeys(again, ()))
+    origins = Origins()
+
+    def take(block: PackedBlock) -> None:
+        for record in block.records:
+            if isinstance(record, r.Origin):
+                origins.note(record)
+
+    skim(wal, take, to_lsn=to_lsn or None, ask=speaking_of([CLIENTS]))
+    for one in asked.values():
+        one.label(origins)
 
 
 def _ask(wal: Path, to_lsn: int, asked: Mapping[Fragment, Asked], fragments: Mapping[Fragment, Sequence[int]]) -> None:

@@ -41,6 +41,20 @@ def test_a_majority_that_lost_a_row_is_proven_wrong_and_who_wrote_it_is_named(st
         assert (trace["tx"], trace["client"], trace["op"]) == (write.tx.hex(), write.tx[:10].hex(), "put")
 
 
+def test_what_a_client_calls_its_transactions_is_told(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    replace(directories[1], fragment_of(b"k3"), {b"k3": None})
+    (finding,) = found(directories)
+    tx = bytes.fromhex(str(finding.evidence["n1"]["tx"]))
+    assert "label" not in finding.evidence["n1"]
+    for directory in directories:
+        said = r.Origin(finding.partition, 1, tx, "n1", label="nightly", client="loader", address="a:1", labels_all=True)
+        append(directory, [said], now_ms=NOW_MS)
+    (labelled,) = found(directories)
+    assert [facts.pop("label") for facts in labelled.evidence.values()] == ["nightly"] * 3
+    assert labelled.evidence == finding.evidence
+
+
 def test_a_removed_key_that_most_copies_have_again_was_resurrected(stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     name = fragment_of(b"k95")
