@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence, Sized
 import msgspec
 
 from engine.cluster.claims import Claims
-from engine.messages import Announce, AskCopies, Copies, Promise, SingleMap
+from engine.messages import Announce, AskCopies, Commit, Copies, Promise, SingleMap
 from engine.turn.core import Core
 from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
@@ -18,7 +18,7 @@ from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
 from rebalance.ports import MS
 from rebalance.sums import in_doubt
-from rebalance.table import Candidate, Group, Topology
+from rebalance.table import Candidate, Group, Topology, hash_of
 from wal import records as r
 from wal.ids import NO_BALLOT, Ballot, Namespace, NodeId, Version
 
@@ -255,6 +255,20 @@ class Attempt:
 def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
     """A candidate in the life that has answered."""
     return Candidate(candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain)
+
+
+def tell_commit(core: Core, attempt: Attempt, topology: Topology, encoded: bytes) -> None:
+    """A map is chosen, whatever this disk says: that is told first of all, so that what follows is understood."""
+    old = core.topology
+    assert old is not None
+    told = {m.node: None for m in (*old.members, *topology.members)}
+    told |= dict.fromkeys(c.node for c in attempt.intent.candidates)
+    told.pop(core.node, None)
+    keep = tuple(n for n in told if n in old.voters and (promise := attempt.promises.get(n)) is not None and promise.keeps)
+    if keep:
+        core.send_early(keep, Commit(topology.version, b"", attempt.ballot, hash_of(encoded)))
+    if others := tuple(node for node in told if node not in keep):
+        core.send_early(others, Commit(topology.version, encoded))
 
 
 def answers_by(core: Core) -> int:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent, answers_by, ask_copies
+from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent, answers_by, ask_copies, tell_commit
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.reporting import Reporting
@@ -197,7 +197,14 @@ class Exchange(Rule):
         """Take a committed map that is newer than ours."""
         if message.version <= self.core.version:
             return
-        core, topology = self.core, topologies.decode(message.topology)
+        core, encoded = self.core, message.topology
+        if not encoded:
+            ballot, encoded = self.accepted
+            if ballot != message.ballot or topologies.hash_of(encoded) != message.map_hash:
+                probe("exchange.committed_is_not_what_was_accepted")
+                core.send(sender, AskMap(core.version))
+                return
+        topology = topologies.decode(encoded)
         if self.consent not in ("", topology.cluster):
             core.note(
                 f"{sender} sends a map of cluster {topology.cluster}, and this node agreed to form cluster {self.consent}: "
@@ -208,9 +215,9 @@ class Exchange(Rule):
             core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
             return
         if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
-            self.splits.note(sender, message.version, topologies.hash_of(message.topology))
+            self.splits.note(sender, message.version, topologies.hash_of(encoded))
             return
-        self.adopt(topology, message.topology)
+        self.adopt(topology, encoded)
 
     def adopt(self, topology: Topology, encoded: bytes, *, step: bytes = b"") -> None:
         """Log a committed map, or the step from ours that makes it, and switch to it."""
@@ -247,8 +254,7 @@ class Exchange(Rule):
         attempt, topology = self.attempt, self.core.topology
         assert attempt is not None
         assert topology is not None
-        candidates = attempt.intent.candidates
-        asked = tuple(c.node for c in candidates if attempt.is_to_ask(topology, self.claims, c.node))
+        asked = tuple(c.node for c in attempt.intent.candidates if attempt.is_to_ask(topology, self.claims, c.node))
         self.core.send(asked, attempt.announce)
 
     def on_peer_seen(self, node: NodeId) -> None:
@@ -363,11 +369,7 @@ class Exchange(Rule):
         assert attempt.proposed is not None, "an accept answers a proposal"
         if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
             encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
-            told = {m.node: None for m in (*core.topology.members, *topology.members)}
-            told |= dict.fromkeys(c.node for c in attempt.intent.candidates)
-            told.pop(core.node, None)
-            if told:  # chosen already, whatever this disk says; and first of all, so that what follows is understood
-                core.send_early(tuple(told), Commit(topology.version, encoded))
+            tell_commit(core, attempt, topology, encoded)
             self.adopt(topology, encoded)
             self.standing = attempt.ballot if attempt.lasts(topology) else None
             self.all_hand_over, self.all_admit = attempt.known_to_all(topology)

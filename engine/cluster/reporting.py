@@ -43,6 +43,7 @@ class Reporting:
             lasts=True,
             hands_over=True,
             admits=True,
+            keeps=True,
         )
 
     def begin(self, message: Announce, to: NodeId) -> None:

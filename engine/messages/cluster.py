@@ -11,7 +11,7 @@ from rebalance.messages import AskCopies, Copies, CopyReport, SingleMap
 from rebalance.migrations import Paused
 from rebalance.steps import Step
 from wal import records as r
-from wal.ids import NO_VERSION, Ballot, Namespace, NodeId, Version
+from wal.ids import NO_BALLOT, NO_VERSION, Ballot, Namespace, NodeId, Version
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
@@ -163,7 +163,8 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
 
     `claims` is what I remember that others had promised: whoever began with less has forgotten it. `lasts`: the promise
     holds for every version to come, until a higher ballot. `hands_over`: I know of steps that move primaries. `admits`: and
-    of those by which nodes join, and orders are carried out.
+    of those by which nodes join, and orders are carried out. `keeps`: what is proposed I find by its ballot when it is
+    committed.
     """
 
     after: Version
@@ -176,6 +177,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     lasts: bool = False
     hands_over: bool = False
     admits: bool = False
+    keeps: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):
@@ -205,10 +207,12 @@ class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse", gc=Fals
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=False):
-    """A committed map."""
+    """A committed map; or, to whom it was proposed, no more than the ballot under which that was, and the map's hash."""
 
     version: Version
     topology: bytes
+    ballot: Ballot = NO_BALLOT
+    map_hash: int = 0
 
 
 class ProposeStep(msgspec.Struct, frozen=True, array_like=True, tag="propose-step", gc=False):
