@@ -1,4 +1,7 @@
-"""Who has accepted a map is told of its commit without the map, and asks for it where that is another one."""
+"""What members of one version and another tell each other in an exchange: all of it, or what is enough.
+
+Who has accepted a map is told of its commit without the map, and asks for it where that is another one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.messages import AskMap, Commit, Promise
+from engine.messages import Announce, AskMap, Commit, Promise, SingleMap
 from engine.node.node import Node
 from tests.sim.planted.fault import around
 from tests.sim.planted.stage import Stage, key
@@ -86,3 +89,45 @@ def test_a_voter_of_an_earlier_version_is_told_the_map() -> None:
         _left_out(stage, second)
         assert told[0].topology
         assert not told[0].map_hash
+
+
+def _singles(stage: Stage) -> list[SingleMap]:
+    """What n1 is told in exchanges from now on."""
+    first, singles = stage["n1"].node, list[SingleMap]()
+    assert first is not None
+
+    def on_single_map(original: Callable[..., None], sender: NodeId, message: SingleMap) -> None:
+        singles.append(message)
+        original(sender, message)
+
+    around(first.exchange, "on_single_map", on_single_map)
+    return singles
+
+
+def _knows_no_sums(stage: Stage, name: NodeId) -> None:
+    """As if who announces to this node were of an earlier version; what that answers is what an earlier version would."""
+    node = stage[name].node
+    assert node is not None
+
+    def on_announce(original: Callable[..., None], sender: NodeId, message: Announce) -> None:
+        original(sender, msgspec.structs.replace(message, sums=False))
+
+    around(node.exchange, "on_announce", on_announce)
+
+
+def test_whoever_knows_of_no_sums_is_told_all_and_tells_all() -> None:
+    for old in (["n1", "n2"], ["n2"], []):
+        with Stage(None) as stage:
+            stage.put(key(0), b"1")
+            singles, second = _singles(stage), stage["n2"].node
+            assert second is not None
+            for name in old:
+                _knows_no_sums(stage, name)
+            stage.power_cut("n3")
+            _left_out(stage, second)
+            assert len(singles) >= 2
+            assert sum(single.sums is None for single in singles[:2]) == len(old)
+            assert all(bool(single.copies) == (single.sums is None) for single in singles[:2])
+            stage.put(key(0), b"2")
+            stage.start("n3")
+            stage.curtain()
