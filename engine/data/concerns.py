@@ -12,19 +12,21 @@ _OF_ONE = frozenset((r.Prepare, r.Outcome))
 
 def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
     """What says of which partition and epoch a record is, if it is of one and of a kind that comes all the time."""
-    if type(record) is r.Update:
-        writes = record.writes
+    kind = type(record)
+    if kind is r.Update:
+        writes = record.writes  # type: ignore[union-attr]
         return writes[0] if len(writes) == 1 else None
-    return record if type(record) in _OF_ONE else None  # type: ignore[return-value]  # which are these
+    return record if kind in _OF_ONE else None  # type: ignore[return-value]  # which are these
 
 
 def work_of(record: r.Record) -> int:
     """How much work it is for a copy to take it."""
-    if type(record) is r.Update or type(record) is r.Prepare:
-        writes = record.writes
+    kind = type(record)
+    if kind is r.Prepare or kind is r.Update:
+        writes = record.writes  # type: ignore[union-attr]  # of both
         keys = len(writes[0].keys) if len(writes) == 1 else sum(len(write.keys) for write in writes)
-    elif type(record) is r.Outcome:
-        ranges = record.ranges
+    elif kind is r.Outcome:
+        ranges = record.ranges  # type: ignore[union-attr]
         keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)
     else:
         return 2

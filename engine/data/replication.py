@@ -355,14 +355,14 @@ class Replication(Rule):
         if not ahead and (large := self._large_in(taken)):  # else it has ended here already
             core.in_pieces(self._take_later(sender, message, large))
             return
-        for record in taken:
-            try:
+        try:
+            for record in taken:
                 core.log_if_new(record)
-                if isinstance(record, r.Compare):
+                if type(record) is r.Compare:
                     self._compare(record)
-            except CounterError as error:
-                core.note(f"a batch of {sender} does not fit: {error}")
-                raise
+        except CounterError as error:
+            core.note(f"a batch of {sender} does not fit: {error}")
+            raise
         if len(taken) == len(message.records):
             known[message.sequence] = None
         self._acks.setdefault(sender, []).append(message.sequence)
@@ -379,12 +379,12 @@ class Replication(Rule):
         core = self.core
         taken: list[r.Record] = []
         started: dict[int, int] = {}
-        places, held = core.local, core.replica.partitions
+        places, held, backup = core.local, core.replica.partitions, Role.BACKUP
         for record in records:
             about = about_one(record)
-            if about is not None and about.partition < len(places):
-                place, had = places[about.partition], held.get(about.partition)
-                steady = place.role is Role.BACKUP and had is not None and about.epoch == had.epoch == place.epoch
+            if about is not None and (number := about.partition) < len(places):
+                place, had, epoch = places[number], held.get(number), about.epoch
+                steady = place.role is backup and had is not None and epoch == had.epoch and epoch == place.epoch
                 if steady and place.placement.primary == sender:
                     taken.append(record)  # how it nearly always is
                     continue

@@ -168,14 +168,28 @@ class Node(Machines):
             self._note_since(min(len(events), len(waiting)))
         self._tick()
         core.go_on()
+        self._hear_itself()
         self.membership.flush()
         self.deadlocks.flush()
         self.replication.flush()
+        while core.told and core.work < WORK_MAX:  # what nobody is waited for has come to count
+            self._hear_itself()
+            self.replication.flush()
+        core.to_self, core.told = core.told + core.to_self, []
         self.reads.flush()
         self.desk.flush()
         busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
+
+    def _hear_itself(self) -> None:
+        """Take what this node has told itself in this turn, in order; of very much the rest is for the next."""
+        core = self.core
+        while core.told and core.work < WORK_MAX:
+            told, core.told = core.told, []
+            core.work += len(told)
+            for message in told:
+                self._on_message[type(message)](core.node, message)
 
     def _note_since(self, count: int) -> None:
         """The last `count` events came in this turn, and wait for the next: of what is asked, its client may tire."""

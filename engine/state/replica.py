@@ -224,22 +224,24 @@ class Replica:
             results.keep(write.tx, write.answer)
 
     def _prepare(self, record: r.Prepare) -> bool:
-        tx, writes, state = record.tx, record.writes, self.partition(record.partition)
+        tx, writes, number = record.tx, record.writes, record.partition
+        state, changes, fragments = self.partition(number), self.changes, self.fragments
         held = state.prepared.get(tx)
         if held is not None and held.epoch >= record.epoch:
             return False
         for write in writes:
-            known = self.fragments.get((write.namespace, write.partition))
-            if known is not None and known.counter.covers(write.start, write.delta):
+            known = fragments.get((write.namespace, number))
+            if known is not None and known.counter.covers(write.start, write.closed or len(write.keys)):
                 return False  # its outcome came first
         if not writes and state.results.get(tx) is not None:
             return False
-        self._change_partition(record.partition).prepared[tx] = record
+        (changes.partitions.get(number) or self._change_partition(number)).prepared[tx] = record
         for write in writes:
-            fragment = self.ensure_fragment((write.namespace, write.partition))
-            if fragment.changed_for != self.changes.number:
-                self.changes.touch(fragment)
-            fragment.counter.reserve_to(write.end)
+            name = (write.namespace, number)
+            fragment = fragments.get(name) or self.ensure_fragment(name)
+            if fragment.changed_for != changes.number:
+                changes.touch(fragment)
+            fragment.counter.reserve_to(write.start + (write.closed or len(write.keys)))
         return True
 
     def _drop_ended(self, number: int) -> None:
@@ -250,7 +252,8 @@ class Replica:
                 del self._change_partition(number).prepared[tx]
 
     def _outcome(self, record: r.Outcome) -> bool:
-        state, tx = self._change_partition(record.partition), record.tx
+        number, tx = record.partition, record.tx
+        state = self.changes.partitions.get(number) or self._change_partition(number)
         prepared, results = state.prepared.pop(tx, None), state.results
         new = prepared is not None or results.get(tx) != (COMMITTED if record.commit else ABORTED)
         # Also where the prepare has yet to come (a MOVING copy may get them in any order): it is over then, not in doubt.
@@ -258,8 +261,9 @@ class Replica:
             results.note(tx, ABORTED)
             return self._close(record.partition, record.epoch, record.ranges) or new
         results.note_committed(tx)
-        for write in prepared.writes if prepared is not None else ():
-            self.apply_write(write)  # what a copy never saw prepared its supplier will give it
+        if prepared is not None:
+            for write in prepared.writes:
+                self.apply_write(write)  # what a copy never saw prepared its supplier will give it
         return new
 
     def _close(self, partition: int, epoch: int, ranges: list[r.Range]) -> bool:

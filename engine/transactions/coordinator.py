@@ -218,7 +218,7 @@ class Coordinator(Deciding):
         named = len(transaction.participants) // NAMED_PER_WORK
         pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in pieces_of(parts, named)]
         for primary, parts in pieces:
-            core.send(
+            core.tell(
                 primary,
                 PrepareParts(
                     core.fence,
@@ -278,13 +278,13 @@ class Coordinator(Deciding):
         running = self.active.get(message.tx)
         if running is not None:
             if running.phase is Phase.FINISHING:
-                core.send(sender, Finish(core.fence, message.tx, running.commit, [message.partition], running.era))
+                core.tell(sender, Finish(core.fence, message.tx, running.commit, [message.partition], running.era))
             return
         state = core.replica.partition(message.decision)
         row = core.replica.store.get((DECISIONS, message.decision), message.tx)
         outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
         if outcome is not None:
-            core.send(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
+            core.tell(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
         elif message.tx in state.prepared:
             self._recover(message.tx, state.prepared[message.tx])
         elif message.decision in message.participants and all(0 <= n < len(core.local) for n in message.participants):
@@ -326,7 +326,7 @@ class Coordinator(Deciding):
                 return
             primary = core.local[number].placement.primary
             if primary is not None:
-                core.send(primary, Inquire(core.fence, transaction.tx, number, transaction.decision))
+                core.tell(primary, Inquire(core.fence, transaction.tx, number, transaction.decision))
             yield 1
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:

@@ -224,7 +224,7 @@ class Deciding(Rule):
         for primary, numbers in by_primary.items():
             for at in range(0, len(numbers), FINISH_PARTS):
                 piece = numbers[at : at + FINISH_PARTS]
-                core.send(primary, Finish(core.fence, transaction.tx, transaction.commit, piece, transaction.era))
+                core.tell(primary, Finish(core.fence, transaction.tx, transaction.commit, piece, transaction.era))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:

@@ -76,7 +76,7 @@ class Participant(Rule):
         if (tx, number) in self.voting or self.touching.is_under_way(tx, number):
             return
         if held is not None:
-            core.send(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
+            core.tell(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
             return
         refusal = ""
         if state.results.get(tx) is not None:
@@ -102,7 +102,7 @@ class Participant(Rule):
 
     def _refuse(self, to: NodeId, tx: TxId, local: LocalPartition, reason: str, *, unmet: bool = False) -> None:
         vote = Vote(self.core.fence, tx, partition=local.number, epoch=local.epoch, yes=False, reason=reason, unmet=unmet)
-        self.core.send(to, vote)
+        self.core.tell(to, vote)
 
     def _held(self, sender: NodeId, message: PrepareParts, part: Part, refusal: Refusal | None) -> None:
         """All that a transaction touches in a partition is held and as it was, or will not be: that is the vote."""
@@ -140,7 +140,7 @@ class Participant(Rule):
         core = self.core
         self.voting.pop((prepare.tx, prepare.partition), None)
         if prepare.tx in core.replica.partition(prepare.partition).prepared:
-            core.send(
+            core.tell(
                 to,
                 Vote(
                     core.fence,
@@ -191,7 +191,7 @@ class Participant(Rule):
                 done.append(number)
             yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
         if done:
-            core.send(sender, Finished(core.fence, message.tx, done))
+            core.tell(sender, Finished(core.fence, message.tx, done))
 
     def finish(self, local: LocalPartition, tx: TxId, commit: bool, tell: NodeId | None, era: Era) -> bool:
         """End a prepared transaction in one partition; True if nothing is left to do there."""
@@ -241,7 +241,7 @@ class Participant(Rule):
         owner = self.owner_of.get(tx, tx)
         self.release(owner, tx, self.locks.keys_in(owner, number), Acked(number, turn))
         for node in self.ending.pop((tx, number), []):
-            core.send(node, Finished(core.fence, tx, [number]))
+            core.tell(node, Finished(core.fence, tx, [number]))
 
     def release(self, owner: TxId, tx: TxId, keys: list[Key], acked: Acked) -> None:
         """A transaction is over for these keys: whoever waits for them has them, very many bit by bit."""
@@ -274,7 +274,7 @@ class Participant(Rule):
         state = core.replica.partition(message.partition)
         committed = state.results.get(message.tx) == COMMITTED
         waits = message.tx in state.prepared
-        core.send(
+        core.tell(
             sender,
             Inquired(
                 core.fence,
@@ -351,5 +351,5 @@ class Participant(Rule):
                 primary = core.local[prepare.decision].placement.primary
                 if primary is not None:
                     probe("tx.asked_for_outcome")
-                    core.send(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
+                    core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
                 self._doubt(tx, number, core.now)

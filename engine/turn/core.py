@@ -76,7 +76,8 @@ class Core:
         self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
-        self.to_self: list[Message] = []
+        self.to_self: list[Message] = []  # for the next turn
+        self.told: list[Message] = []  # the same, for this one
         self.affinity_known = affinity is not assign  # where copies should be was found out
         self.work = 0  # done in this turn
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
@@ -172,6 +173,18 @@ class Core:
             self.to_self.append(message)
         if targets := tuple(t for t in to if t != self.node):
             self.effects.send.append((targets, message))
+
+    def tell(self, to: NodeId, message: Message) -> None:
+        """As `send`; what this node tells itself it hears in this very turn.
+
+        That is for what rests on what counts, or asks for something: whoever hears it may log, and answer. What it is told
+        of was on this disk before or is in this turn's block, ahead of all that follows from it; and nothing that rests on
+        one's own disk alone may leave early, a ballot for one.
+        """
+        if to == self.node:
+            self.told.append(message)
+        else:
+            self.effects.send.append(((to,), message))
 
     def send_early(self, targets: tuple[NodeId, ...], message: Message) -> None:
         """Say something that promises nothing about this disk: it may leave while the log is being written."""

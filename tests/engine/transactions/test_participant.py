@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.messages import Finish, Message, Part, PrepareParts
+from engine.messages import AskMap, Finish, Message, Part, PrepareParts
 from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, Get, KeepSessions, Put, Values
 from engine.state.replica import Replica
@@ -12,7 +12,7 @@ from engine.turn.effects import Effects
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
 from wal import records as r
-from wal.ids import partition_of, tx_of
+from wal.ids import DECISIONS, partition_of, tx_of
 
 KEYS = (b"a", b"b")
 
@@ -85,6 +85,33 @@ def test_a_copy_that_has_not_heard_of_the_end_of_the_first_leads_with_two_prepar
         assert [reply.values[0][2] for reply in found if isinstance(reply, Values)] == [b"second"] * 2, order
         done = answers(run(node, [Asked(1, Put(4, tx_of(session, 4), "acc", [b"a"], [b"new"]))]))
         assert done == [Done(4, version=node.core.version_number)], "nobody has the key any more"
+
+
+def test_where_nobody_is_waited_for_a_transaction_of_several_partitions_is_one_turn_and_one_block() -> None:
+    node, tx = lone_node(), tx_of(b"a session.", 1)
+    decision = partition_of(KEYS[0], 2)
+    effects = node.turn(node.core.now + 1, [Asked(1, CommitTx(7, tx, tx, True, [("acc", list(KEYS), [b"v"] * 2)], [], []))])
+    assert [type(record) for record in effects.log if not isinstance(record, r.Claimed)] == [
+        r.Prepare,
+        r.Prepare,
+        r.Update,
+        r.Outcome,
+        r.Outcome,
+    ]
+    assert not effects.early, "nothing may leave that rests on what is on no disk yet"
+    assert [reply for _, reply in effects.reply] == [Done(7)]
+    assert not node.core.to_self
+    assert not any(node.core.replica.partition(number).prepared for number in (0, 1))
+    assert node.core.replica.store.get((DECISIONS, decision), tx) is not None
+
+
+def test_what_a_node_sends_itself_waits_for_the_next_turn_whatever_it_is() -> None:
+    node = lone_node()
+    ask = AskMap(node.core.version)
+    node.core.send("n1", ask)
+    assert (node.core.to_self, node.core.told) == ([ask], [])
+    node.core.tell("n1", ask)
+    assert (node.core.to_self, node.core.told) == ([ask], [ask])
 
 
 def answers(effects: list[Effects]) -> list[object]:
