@@ -51,6 +51,7 @@ def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
 @pytest.mark.parametrize(
     ("name", "fault", "broken"),
     [
+        ("commit", "recovery-aborts-what-all-have-prepared", "one copy committed what another one rolled back"),
         ("repeat", "retry-executed-twice", "a request was told b'1' and b'2'"),
         ("catching-up", "vouched-for-without-waiting-for-it", "n2 counts, and does not have what was acknowledged"),
     ],
