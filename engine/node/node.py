@@ -168,14 +168,16 @@ class Node(Machines):
             self._note_since(min(len(events), len(waiting)))
         self._tick()
         core.go_on()
-        self._hear_itself()
+        if core.told:
+            self._hear_itself()
         self.membership.flush()
         self.deadlocks.flush()
         self.replication.flush()
         while core.told and core.work < WORK_MAX:  # what nobody is waited for has come to count
             self._hear_itself()
             self.replication.flush()
-        core.to_self, core.told = core.told + core.to_self, []
+        if core.told:
+            core.to_self, core.told = core.told + core.to_self, []
         self.reads.flush()
         self.desk.flush()
         busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
