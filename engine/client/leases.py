@@ -49,7 +49,7 @@ class CutLeases:
         self._saying: dict[asyncio.Task[None], None] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def hold(self, cut: Era, holder: bytes, until: float) -> None:
+    def keep(self, cut: Era, holder: bytes, until: float) -> None:
         """Keep a cut for a reader until it lets go, or `until` (of `time.monotonic`)."""
         self._held[holder] = cut, until
         if "keep" not in self._timers:

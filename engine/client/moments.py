@@ -41,7 +41,7 @@ class HeldCut:
         """Take it: all that was acknowledged is in it."""
         call = TakeCutCall(self._holder)
         self.cut = (await self._session.call(call, timeout=timeout)).cut
-        self._session.cuts.hold(self.cut, self._holder, self._until)
+        self._session.cuts.keep(self.cut, self._holder, self._until)
 
     def let_go(self) -> None:
         """Nobody reads at it any more."""

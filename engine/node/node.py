@@ -186,12 +186,13 @@ class Node(Machines):
 
     def _hear_itself(self) -> None:
         """Take what this node has told itself in this turn, in order; of very much the rest is for the next."""
-        core = self.core
-        while core.told and core.work < WORK_MAX:
-            told, core.told = core.told, []
-            core.work += len(told)
-            for message in told:
-                self._on_message[type(message)](core.node, message)
+        core, told, at = self.core, self.core.told, 0
+        while at < len(told) and core.work < WORK_MAX:  # it grows on the way
+            core.work += 1
+            message = told[at]
+            at += 1
+            self._on_message[type(message)](core.node, message)
+        del told[:at]
 
     def _note_since(self, count: int) -> None:
         """The last `count` events came in this turn, and wait for the next: of what is asked, its client may tire."""

@@ -103,7 +103,7 @@ def test_a_cut_is_kept_until_its_time_is_over() -> None:
     async def story() -> None:
         session = Session()
         for until in (-math.inf, math.inf):
-            session.cuts.hold(CUT, b"%f" % until, until)
+            session.cuts.keep(CUT, b"%f" % until, until)
             session.cuts._keep()
         assert [(call.cut, call.over) for call in session.cuts_said()] == []
         await asyncio.sleep(0)

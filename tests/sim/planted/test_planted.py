@@ -7,8 +7,10 @@ import pytest
 from tests.sim.planted.catalogue import FAULTS
 from tests.sim.planted.catches import DOCUMENT, Catch, document, load
 from tests.sim.planted.search import tell
+from tests.sim.planted.stories import STORIES
 
 CATCHES = load()
+HARMLESS = [fault.name for fault in FAULTS.values() if fault.harmless]
 HINT = "has the simulator changed? `python -m tests.sim planted --renew` looks for what catches it now"
 
 
@@ -37,9 +39,10 @@ def test_what_catches_a_fault_finds_nothing_without_one(catch: Catch, rates: tup
     assert found is None, f"{catch}: {found}"
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in FAULTS.values() if fault.harmless])
+@pytest.mark.parametrize("name", HARMLESS)
 def test_no_story_finds_a_fault_that_is_called_harmless(name: str) -> None:
-    found = tell(FAULTS[name])
+    """Each is told a third of the stories, another third than the next one: all of them by `tests.sim planted NAME`."""
+    found = tell(FAULTS[name], list(STORIES)[HARMLESS.index(name) % 3 :: 3])
     assert found is None, f"{found} finds {found.oracle}: it is not harmless"
 
 

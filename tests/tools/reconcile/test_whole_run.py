@@ -33,6 +33,8 @@ from wal.ids import Fragment
 
 ROUNDS = 6
 KILLS = 4
+AT_ITS_START = 0.05
+"""Seconds, in which no machine is done with it."""
 WRITTEN = b"written meanwhile "
 
 
@@ -216,8 +218,8 @@ def test_copies_beside_nodes_that_run_are_made_to_agree_whoever_is_killed_meanwh
                 plan = tmp_path / f"plan{rounds}"
                 foreshore("reconcile", "plan", tmp_path / f"report{rounds}", "-o", plan)
                 apply = [*FORESHORE, "reconcile", "apply", str(plan), *map(str, directories)]
-                for _ in range(KILLS):
-                    kills += killed([*apply, "--at", cluster.at], draw.uniform(0.3, 3))
+                for seconds in (AT_ITS_START, *(draw.uniform(0.3, 3) for _ in range(KILLS))):
+                    kills += killed([*apply, "--at", cluster.at], seconds)
                 if not rounds:
                     cluster.nodes["n3"].kill()
                     kills += killed([*apply, "--at", cluster.at], draw.uniform(0.5, 2))
