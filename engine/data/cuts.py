@@ -181,17 +181,16 @@ class Cuts(Rule):
 
     def on_keep(self, session: SessionId, request: KeepCut) -> None:
         """A reader lives, or is done, as others of the same client may be."""
-        lease, others = self.leases.get(request.cut), request.others if request.over else ()
-        self.core.work += len(others)
-        for cut, holder in others:
-            if (theirs := self.leases.get(cut)) is not None:
-                self._let_go(theirs, holder)
+        lease = self.leases.get(request.cut)
+        if request.over:
+            self.core.work += len(request.others)
+            for cut, holder in ((request.cut, request.holder), *request.others):
+                if (theirs := self.leases.get(cut)) is not None:  # else another one of these has ended it
+                    self._let_go(theirs, holder)
         if lease is None:
             self.refuse(session, request.id, request.cut)
             return
-        if request.over:
-            self._let_go(lease, request.holder)
-        else:
+        if not request.over:
             self.renew(lease)
         self.desk.reply(session, Done(request.id))
 

@@ -75,6 +75,17 @@ def test_readers_of_one_client_let_go_of_their_cuts_together() -> None:
         stage.curtain()
 
 
+def test_who_was_never_known_lets_go_after_the_last_one_who_was() -> None:
+    """The others of one request end the cut, and then comes the name of somebody who did not read here."""
+    with Stage(None) as stage:
+        stage.put(key(0), b"old")
+        cut = _taken(stage)
+        (known,) = _cuts(stage, "n1").leases[cut].holders
+        stage.do(stage.client.call(KeepCutCall(cut, b"?" * 16, over=True, others=[(cut, known)] * 2), timeout_ns=ANSWER_NS))
+        assert all(stage[name].up and not _cuts(stage, name).leases for name in ("n1", "n2", "n3"))
+        stage.curtain()
+
+
 def test_a_reader_of_whom_nothing_is_heard_is_not_waited_for() -> None:
     with Stage(None) as stage:
         stage.put(key(0), b"old")
