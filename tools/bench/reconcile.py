@@ -32,6 +32,7 @@ from tools.reconcile.copies import Level
 from tools.reconcile.report import Report
 from tools.reconcile.run import check, in_this_process
 from tools.reconcile.share import check_share
+from tools.reconcile.shelf import put_down_piece
 from wal.ids import Fragment, partition_of
 
 A = TypeVar("A")
@@ -61,7 +62,7 @@ async def skewed(setting: Setting, figure: str) -> list[Measured]:
             for item in items:
                 took, result = timed(partial(function, item))
                 found.append(result)
-                if function is check_share:
+                if function in {check_share, put_down_piece}:
                     times.append(took)
             return found
 

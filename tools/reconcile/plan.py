@@ -19,6 +19,7 @@ from tools.reconcile.copies import GRACE_MS, Clock, Level, Rules
 from tools.reconcile.counts import Counts
 from tools.reconcile.logs import Torn, torn_ones
 from tools.reconcile.quiet import quiet_ones
+from tools.reconcile.shelf import Piece
 from tools.reconcile.survey import Survey, shares_of
 from tools.reconcile.transactions import Decision
 from wal.ids import Fragment, NodeId, TxId, Version
@@ -184,6 +185,23 @@ def _of_ranges(whole: Share, name: Fragment, splits: Sequence[bytes], pieces: in
     places = [len(splits) * at // count for at in range(1, count)]
     bounds = [b"", *dict.fromkeys(splits[at] for at in places), b""]
     return [msgspec.structs.replace(all_of_it, ranges={name: bound}) for bound in pairwise(bounds)]
+
+
+def pieces_of(planned: Plan, shelf: str) -> list[Piece]:
+    """The segments of the logs that will most likely be asked: of each partition one, which reaches far back.
+
+    A share that asks another one puts that down itself. By digests mostly none is asked.
+    """
+    if planned.topology is None or planned.level is Level.DIGEST:
+        return []
+    unheard = {node for share in planned.shares[:1] for node in share.unheard}
+    readable = {s.node: s for s in planned.surveys if not s.problem and s.node not in unheard}
+    asked: dict[NodeId, None] = {}
+    for number in dict.fromkeys(number for share in planned.shares for number in share.partitions):
+        copies = [readable[node] for node in planned.topology.placements[number].in_sync if node in readable]
+        if copies:
+            asked[min(copies, key=lambda s: (s.segments[:1] != [1], s.node)).node] = None
+    return [Piece(readable[node].path, node, shelf, lsn) for node in sorted(asked) for lsn in readable[node].segments]
 
 
 # What belongs together.

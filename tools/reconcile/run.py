@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -17,9 +18,10 @@ from tools.reconcile.aside import Aside, Lines
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.findings import Values
-from tools.reconcile.plan import Plan, Share, plan
+from tools.reconcile.plan import Plan, Share, pieces_of, plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import attribute, check_share, found_by
+from tools.reconcile.shelf import put_down_piece
 from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
 from tools.reconcile.task import ShareResult
 
@@ -102,9 +104,10 @@ Again = Callable[[Engine, Sequence[Share], Sequence[ShareResult]], None]
 def _compared(planned: Plan, engine: Engine, limit: int, again: Again) -> Report:
     """All shares, and what was unsettled once more. Meanwhile logs lie by partition in a folder of this host."""
     with TemporaryDirectory(prefix="foreshore-logs-") as shelf:
-        shares = [msgspec.structs.replace(share, shelf=shelf) for share in planned.shares]
-        if len(shares) == 1 and not shares[0].rules.again:
-            shares = planned.shares
+        shares = planned.shares
+        if len(shares) > 1 or any(share.rules.again for share in shares):
+            shares = [msgspec.structs.replace(share, shelf=shelf) for share in shares]
+            deque(engine(put_down_piece, pieces_of(planned, shelf)), maxlen=0)
         aside = Aside(limit)
         results = list(aside.take(engine(check_share, shares)))
         again(engine, shares, results)

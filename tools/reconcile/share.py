@@ -156,9 +156,11 @@ def log_rows(
 def _hear_shelved(state: State, rows: LogRows, shelf: str, partitions: Sequence[int], until: int | None) -> int:
     """Hear what was put down of a log, and say from where on it has to be read; 0: as if nothing had been heard."""
     node = state.identity.node
-    index = shelved(state.path / "wal", shelf, node)
+    segments = shelved(state.path / "wal", shelf, node)
+    if not segments:
+        return 1
     try:
-        for entries in of_partitions(Path(shelf), node, index, partitions) if index.last_lsn else ():
+        for entries in of_partitions(Path(shelf), node, segments, partitions):
             here, beyond = split(entries, state.lsn)
             rows.beyond = False
             rows.take(here)
@@ -167,7 +169,7 @@ def _hear_shelved(state: State, rows: LogRows, shelf: str, partitions: Sequence[
                 rows.take(beyond)
     except (NewerFormat, OSError):
         return 0
-    return index.last_lsn + 1
+    return segments[max(segments)].last_lsn + 1
 
 
 def _forget_trimmed(state: State, rows: LogRows, names: Sequence[Fragment]) -> None:

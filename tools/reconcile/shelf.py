@@ -1,20 +1,22 @@
 """A log by partition, so that each of many shares reads of it what is its own.
 
 A log is in the order of time, and most of its blocks speak of most partitions: who reads a share of it decodes all of it.
-So the first share that asks a log puts it down in a folder, sorted by partition, and those after it read the runs of their
-partitions. What lies there is what `tools.wal.rows` listens to, and nothing else. It only spares work: where the folder is
-not to be seen, has no room, or anything is odd about the log, there is no such file, and the log itself is read.
+So it is put down in a folder, sorted by partition, a segment at a time: by tasks of their own (`put_down_piece`), or by
+the first share that asks it; shares read the runs of their partitions. What lies there is what `tools.wal.rows` listens
+to, and nothing else. It only spares work: where the folder is not to be seen, has no room, or anything is odd about a
+segment, there is no such file, and the log itself is read from there on.
 
 ```
-HASH         runs, one behind the other: of each partition, ascending, its entries, each a block's LSN and a record
-HASH.index   how far it reaches, and where in each run a partition lies
+HASH-LSN         of a segment, runs, one behind the other: of each partition, ascending, its entries, each a block's LSN
+                 and a record
+HASH-LSN.index   how far it reaches, and where in each run a partition lies
 ```
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -22,8 +24,10 @@ from typing import BinaryIO
 import msgspec
 from xxhash import xxh3_128_hexdigest
 
+from tools.reconcile.fetched import here
+from tools.reconcile.uncollected import uncollected
 from tools.wal.rows import HEARD
-from wal import begins
+from wal import begins, parts
 from wal.ids import NodeId
 from wal.packed import PackedBlock, PackedHistory, PackedUpdate, Skimmed, SkimmedType, skim
 
@@ -40,10 +44,19 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """A log up to `last_lsn`, 0 if it is to be read as it is; and of each run, where partitions lie."""
+    """A segment up to `last_lsn`, 0 if it is to be read as it is; and of each run, where partitions lie."""
 
     last_lsn: int = 0
     runs: list[dict[int, Place]] = []
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A segment of a node's log, by the LSN it begins at; and the folder where it is to lie by partition."""
+
+    path: str
+    node: NodeId
+    shelf: str
+    segment: int
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,34 +71,49 @@ _entries = msgspec.msgpack.Decoder(list[Entry]).decode
 _index = msgspec.msgpack.Decoder(Index).decode
 
 
-def put_down(wal: Path, shelf: Path, node: NodeId, run_bytes: int = RUN_BYTES) -> Index:
-    """The log of a node by partition: as whoever came first has put it down, or put down now. Raises OSError."""
-    place = _place(shelf, node)
+def put_down(wal: Path, shelf: Path, node: NodeId, segment: int, run_bytes: int = RUN_BYTES) -> Index:
+    """A segment by partition: as whoever came first has put it down, or put down now. Raises OSError."""
+    place = _place(shelf, node, segment)
     index = place.with_suffix(".index")
     with _alone(place.with_suffix(".lock")):
         if index.exists():
             return _index(index.read_bytes())
         with place.open("wb") as file:
-            found = _put_down(wal, _Sorting(file, run_bytes))
+            found = _put_down(wal, segment, _Sorting(file, run_bytes, segment))
         index.write_bytes(_encode(found))
         return found
 
 
-def of_partitions(shelf: Path, node: NodeId, index: Index, partitions: Iterable[int]) -> Iterator[list[Entry]]:
-    """What the log has of these partitions, in its order for each of them, a run at a time."""
+@uncollected
+def put_down_piece(piece: Piece) -> None:
+    """Put a segment down, so that no share has to while others wait for it; where it cannot be, it is read as it is."""
+    if Path(piece.shelf).is_dir():
+        with suppress(OSError):
+            put_down(here(piece.path) / "wal", Path(piece.shelf), piece.node, piece.segment)
+
+
+def of_partitions(
+    shelf: Path, node: NodeId, segments: Mapping[int, Index], partitions: Iterable[int]
+) -> Iterator[list[Entry]]:
+    """What some segments have of these partitions, in the log's order for each of them, a run at a time."""
     wanted = sorted(set(partitions))
-    with _place(shelf, node).open("rb") as file:
-        for run in index.runs:
-            for number in wanted:
-                place = run.get(number)
-                if place is not None:
-                    file.seek(place.offset)
-                    yield _entries(b"\xdd" + place.entries.to_bytes(4, "big") + file.read(place.length))
+    for segment, index in segments.items():
+        with _place(shelf, node, segment).open("rb") as file:
+            for run in index.runs:
+                for number in wanted:
+                    place = run.get(number)
+                    if place is not None:
+                        file.seek(place.offset)
+                        yield _entries(b"\xdd" + place.entries.to_bytes(4, "big") + file.read(place.length))
 
 
-def _place(shelf: Path, node: NodeId) -> Path:
+def _of(node: NodeId) -> str:
     """A name of ours: that of a node is whatever stands in a file of somebody's directory."""
-    return shelf / xxh3_128_hexdigest(node.encode())
+    return xxh3_128_hexdigest(node.encode())
+
+
+def _place(shelf: Path, node: NodeId, segment: int) -> Path:
+    return shelf / f"{_of(node)}-{segment}"
 
 
 @contextmanager
@@ -96,21 +124,20 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _put_down(wal: Path, sorting: _Sorting) -> Index:
-    """Sort a log. One that is trimmed meanwhile, or of which anything is not there or not understood, is left alone."""
-    begun = begins(wal)
-    found = skim(wal, sorting.take)
-    if begins(wal) != begun or any(one.damage or one.kind == "newer" for one in found):
+def _put_down(wal: Path, segment: int, sorting: _Sorting) -> Index:
+    """Sort a segment. One that is trimmed meanwhile, or of which anything is not understood, is left alone."""
+    found = skim(wal, sorting.take, segment=segment)
+    if begins(wal) > segment or any(one.damage or one.kind == "newer" for one in found):
         return Index()
     sorting.end_run()
     return Index(sorting.last_lsn, sorting.runs)
 
 
 class _Sorting:
-    """Takes a log block by block, and writes what it has by partition whenever that is much."""
+    """Takes a segment block by block, and writes what it has by partition whenever that is much."""
 
-    def __init__(self, file: BinaryIO, run_bytes: int) -> None:
-        self.last_lsn = 0
+    def __init__(self, file: BinaryIO, run_bytes: int, segment: int) -> None:
+        self.last_lsn = segment - 1
         self.runs: list[dict[int, Place]] = []
         self._file, self._run_bytes = file, run_bytes
         self._held: dict[int, list[bytes]] = {}
@@ -152,14 +179,24 @@ class _Sorting:
         self._held, self._bytes = {}, 0
 
 
-def shelved(wal: Path, shelf: str, node: NodeId) -> Index:
-    """The log by partition; nothing where that cannot be."""
-    found = Index()
-    if shelf and Path(shelf).is_dir():
-        with suppress(OSError):  # no room, or not our folder: then each share reads the log
-            found = put_down(wal, Path(shelf), node)
-    if found.last_lsn and begins(wal) > found.last_lsn + 1:
-        return Index()  # what lies between was trimmed since
+def shelved(wal: Path, shelf: str, node: NodeId) -> dict[int, Index]:
+    """The first segments of a log by partition, without a gap between them; none where that cannot be."""
+    found: dict[int, Index] = {}
+    if not shelf or not Path(shelf).is_dir():
+        return found
+    with suppress(OSError):  # no room, or not our folder: then each share reads the log
+        there = {int(one.stem.rpartition("-")[2]) for one in Path(shelf).glob(f"{_of(node)}-*.index")}
+        following = 0
+        for segment in sorted(there | set(parts(wal))):
+            if following and segment != following:
+                break
+            index = put_down(wal, Path(shelf), node, segment)
+            if not index.last_lsn:
+                break
+            found[segment] = index
+            following = index.last_lsn + 1
+    if found and begins(wal) > following:
+        return {}  # what lies between was trimmed since
     return found
 
 

@@ -18,8 +18,8 @@ from tests.support.reconciled import NOW_MS, PARTITIONS, fragment_of, story
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.children import InChildren
 from tools.reconcile.plan import Share
-from tools.reconcile.share import log_rows
-from tools.reconcile.shelf import Index, put_down, shelved
+from tools.reconcile.share import check_share, log_rows
+from tools.reconcile.shelf import RUN_BYTES, Index, put_down, put_down_piece, shelved
 from tools.wal.rows import LogRows
 from wal import DirectoryDisk, Log, LogSettings, parts
 from wal import records as r
@@ -49,6 +49,11 @@ def said(rows: LogRows) -> dict[Fragment, tuple[object, ...]]:
     return {name: (one.said, one.later, one.before, one.unknown, one.highest, one.filled) for name, one in fragments}
 
 
+def whole(wal: Path, shelf: Path, node: str, run_bytes: int = RUN_BYTES) -> dict[int, Index]:
+    """All segments of a log, put down."""
+    return {lsn: put_down(wal, shelf, node, lsn, run_bytes) for lsn in parts(wal)}
+
+
 def heard(state: State, shelf: Path | str, above: dict[Fragment, int]) -> dict[Fragment, tuple[object, ...]]:
     """What is heard of each partition by itself, in one."""
     found: dict[Fragment, tuple[object, ...]] = {}
@@ -59,13 +64,14 @@ def heard(state: State, shelf: Path | str, above: dict[Fragment, int]) -> dict[F
     return found
 
 
-@pytest.mark.parametrize("run_bytes", [1, 5_000, 32 << 20])
+@pytest.mark.parametrize("run_bytes", [1, 1_000, 32 << 20])
 def test_what_lies_there_by_partition_is_what_the_log_says(run_bytes: int, segmented: list[Path], tmp_path: Path) -> None:
     for directory in segmented:
-        index = put_down(directory / "wal", tmp_path, directory.name, run_bytes)
-        assert len(index.runs) == 1 if run_bytes > 1 << 20 else len(index.runs) > 3
+        segments = whole(directory / "wal", tmp_path, directory.name, run_bytes)
+        assert len(segments) > 3
+        assert (max(len(index.runs) for index in segments.values()) == 1) == (run_bytes > 1 << 20)
         with read_directory(directory) as state:
-            assert index.last_lsn == state.lsn
+            assert segments[max(segments)].last_lsn == state.lsn
             assert heard(state, tmp_path, {}) == heard(state, "", {}) == said(log_rows(state, state.fragments, {}))
 
 
@@ -81,13 +87,13 @@ def test_what_came_later_is_read_from_the_log(segmented: list[Path], tmp_path: P
 
     with read_directory(directory) as state:
         lwm = state.fragments[NAME].counter.lwm
-        put_down(directory / "wal", tmp_path, "n1")
+        whole(directory / "wal", tmp_path, "n1")
         write(lwm, b"folded")
     with read_directory(directory) as state:
         write(lwm + 1, b"after")
         above = {NAME: lwm - 1}
         (tmp_path / "again").mkdir()
-        assert put_down(directory / "wal", tmp_path / "again", "n1").last_lsn > state.lsn
+        assert whole(directory / "wal", tmp_path / "again", "n1").popitem()[1].last_lsn > state.lsn
         told = said(log_rows(state, state.fragments, above))
         assert heard(state, tmp_path, above)[NAME] == told[NAME]
         assert heard(state, tmp_path / "again", above)[NAME] == told[NAME], "what is beyond the fold is later here, too"
@@ -148,25 +154,47 @@ def test_a_log_that_is_not_put_down_is_read(segmented: list[Path], tmp_path: Pat
         assert in_bytes(check(paths, engine=Between(happens), shares=8)) == in_bytes(whole)
 
 
-def test_what_is_odd_about_a_log_leaves_it_as_it_is(segmented: list[Path], tmp_path: Path) -> None:
-    """A part of it that is not there; and one that was trimmed behind what was put down."""
+def test_what_is_odd_about_a_log_is_left_as_it_is(segmented: list[Path], tmp_path: Path) -> None:
+    """A segment that is not there; one of which less was put down than it has now; and what was trimmed."""
     (directory,) = copies(segmented[:1], tmp_path)
     wal = directory / "wal"
-    whole = put_down(wal, tmp_path, "n1")
-    assert shelved(wal, str(tmp_path), "n1") == whole
     begins = parts(wal)
-    shorter = Index(begins[2] - 2, whole.runs)
+    all_of_it = whole(wal, tmp_path, "n1")
+    assert shelved(wal, str(tmp_path), "n1") == all_of_it
+    for name in ("holed", "shorter"):
+        (tmp_path / name).mkdir()
     for lsn in begins[:2]:
         (wal / segment_name(lsn)).unlink()
-    assert shelved(wal, str(tmp_path), "n1") == whole, "it has what the log has no more"
-    (tmp_path / "later").mkdir()
-    assert put_down(wal, tmp_path / "later", "n1").last_lsn == whole.last_lsn
-    next(tmp_path.glob("*.index")).write_bytes(msgspec.msgpack.encode(shorter))
-    assert shelved(wal, str(tmp_path), "n1") == Index(), "nobody has what lies between"
-    (tmp_path / "holed").mkdir()
-    (wal / segment_name(begins[4])).unlink()
-    assert put_down(wal, tmp_path / "holed", "n1") == Index()
-    assert shelved(wal, "", "n1") == shelved(wal, str(tmp_path / "nowhere"), "n1") == Index()
+    assert shelved(wal, str(tmp_path), "n1") == all_of_it, "it has what the log has no more"
+    assert list(shelved(wal, str(tmp_path / "shorter"), "n1")) == begins[2:]
+    index = next((tmp_path / "shorter").glob(f"*-{begins[3]}.index"))
+    index.write_bytes(msgspec.msgpack.encode(Index(begins[4] - 2, all_of_it[begins[3]].runs)))
+    assert list(shelved(wal, str(tmp_path / "shorter"), "n1")) == begins[2:4], "what is behind it is read from the log"
+    for lsn in begins[2:5]:
+        (wal / segment_name(lsn)).unlink()
+    assert shelved(wal, str(tmp_path / "shorter"), "n1") == {}, "nobody has what lies between"
+    (wal / segment_name(begins[6])).unlink()
+    assert list(shelved(wal, str(tmp_path / "holed"), "n1")) == begins[5:6]
+    assert shelved(wal, "", "n1") == shelved(wal, str(tmp_path / "nowhere"), "n1") == {}
+
+
+def test_the_first_share_has_nothing_to_put_down(segmented: list[Path]) -> None:
+    """All that shares will ask lies there before one of them begins, put down by tasks of a segment each."""
+    put: list[int] = []
+    named: list[str] = []
+
+    def engine(function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        if function is put_down_piece:
+            put.append(len(items))
+        for item in items if function is check_share else ():
+            assert isinstance(item, Share)
+            named.append(" ".join(sorted(path.name for path in Path(item.shelf).glob("*.index"))))
+        return in_this_process(function, items)
+
+    assert check([str(path) for path in segmented], engine=engine, shares=8).exit_code == 0
+    assert put == [len(parts(segmented[0] / "wal"))], "one log says it all"
+    assert set(named) == {named[0]}, "no share has put anything down"
+    assert len(named[0].split()) == put[0]
 
 
 @pytest.mark.parametrize("name", sorted(ONE_OF_EACH))
