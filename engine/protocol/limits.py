@@ -91,7 +91,7 @@ def problem_with(request: Request, partitions: int) -> str:
             return problem or label_problem(request.label) or (_keys(request.held) if request.held else "")
         case KeepLocks(_, owners):
             return _count(owners) or _first(map(_tx, owners))
-        case Unlock(_, owner):
+        case Unlock(_, owner) | TakeCut(_, owner):
             return _tx(owner)
         case KeepSessions(_, sessions):
             return _sessions(sessions)
@@ -102,12 +102,11 @@ def problem_with(request: Request, partitions: int) -> str:
             return _tx(tx) or _partitions([partition], partitions)
         case Scan(_, namespace, numbers, start, end, limit):
             problem = _namespace(namespace) or _partitions(numbers, partitions) or _range(start, end, limit)
+            problem = problem or ("" if numbers else "no partition was given")
             bounded = "a count has bounds: expected one of all rows" if request.count and (start or end is not None) else ""
             now = not (request.count or request.stale or request.cut != NO_ERA)
             unlocked = "" if now or not request.unlocked else "unlocked: expected only for rows that are there now"
             return problem or _age(request.age_ms) or bounded or unlocked
-        case TakeCut(_, holder):
-            return _tx(holder)
         case KeepCut(_, _, holder):
             many = f"others: expected {LET_GO_MAX} at most" if len(request.others) > LET_GO_MAX else ""
             return _tx(holder) or many or next(filter(None, (_tx(other) for _, other in request.others)), "")

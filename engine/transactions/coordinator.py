@@ -41,7 +41,7 @@ from engine.transactions.participant import NAMED_PER_WORK
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, leads, may_act
-from rebalance.results import COMMITTED, Results
+from rebalance.results import COMMITTED
 from rebalance.rule import NewMap
 from wal import records as r
 from wal.ids import DECISIONS, NodeId, TxId, Version
@@ -87,8 +87,8 @@ class Coordinator(Deciding):
             probe("tx.answered_from_results")
             self.desk.reply(session, Done(request.id))
             return
-        if request.tx in state.prepared:
-            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, False))
+        if (prepare := state.prepared.get(request.tx)) is not None:
+            self._recover_for(session, request, prepare)
             return
         if (request.tx, decision) in self.writes.under_way:
             probe("tx.id_of_a_write")
@@ -176,8 +176,8 @@ class Coordinator(Deciding):
             self.desk.refuse(
                 session, request.id, Code.BUSY, "the transaction is being committed: ask again", retryable=True
             )
-        elif request.tx in state.prepared:
-            self._recover(request.tx, state.prepared[request.tx]).asked.append((session, request.id, True))
+        elif (prepare := state.prepared.get(request.tx)) is not None:
+            self._recover_for(session, request, prepare)
         elif self._may_be_forgotten(state.results, request):
             self.desk.refuse(
                 session,
@@ -195,12 +195,6 @@ class Coordinator(Deciding):
             probe("tx.status_fenced_unknown")
             unknown = self._decide_unknown(request.tx, local, [], "nothing of it was known when its status was asked")
             unknown.asked.append((session, request.id, True))
-
-    def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
-        """Whether a transaction of which nothing is known may have ended here. What its client awaits is not forgotten."""
-        if self.admission.sessions.acknowledged(request.tx):
-            return True
-        return bool(results.floor) and not 0 <= request.age_ms < self.core.settings.result_retention_ms
 
     # Votes.
 
@@ -285,8 +279,11 @@ class Coordinator(Deciding):
         outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
         if outcome is not None:
             core.tell(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
-        elif message.tx in state.prepared:
-            self._recover(message.tx, state.prepared[message.tx])
+        elif message.tx in self.one_phase or (message.tx, message.decision) in self.writes.under_way:
+            probe("tx.resolve_of_what_is_being_written")  # under an id of which somebody made two things: it asks again
+        elif (prepare := state.prepared.get(message.tx)) is not None:
+            if prepare.decision == message.decision:
+                self._recover(prepare)
         elif message.decision in message.participants and all(0 <= n < len(core.local) for n in message.participants):
             probe("tx.recovery.no_trace")
             self._ask_all(message.tx, message.decision, message.participants)
@@ -294,12 +291,22 @@ class Coordinator(Deciding):
             probe("tx.recovery.unknown_aborted")
             self._decide_unknown(message.tx, local, [message.partition], "recovery found no trace of it")
 
-    def _recover(self, tx: TxId, prepare: r.Prepare) -> Transaction:
+    def _recover_for(self, session: SessionId, request: CommitTx | GetStatus, prepare: r.Prepare) -> None:
+        """A client asks about one that has voted here. It may ask where that is not decided."""
+        if prepare.decision == prepare.partition:
+            self._recover(prepare).asked.append((session, request.id, isinstance(request, GetStatus)))
+            return
+        told = f"the transaction is decided in partition {prepare.decision}, and not in {prepare.partition}: ask there"
+        self.desk.refuse(session, request.id, Code.USAGE, told)
+
+    def _recover(self, prepare: r.Prepare) -> Transaction:
         probe("tx.recovery.began")
         if not prepare.held:
-            return self._ask_all(tx, prepare.decision, prepare.participants)
+            return self._ask_all(prepare.tx, prepare.decision, prepare.participants)
         probe("tx.recovery.held_aborted")
-        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
+        transaction = self.active[prepare.tx] = Transaction(
+            prepare.tx, prepare.decision, prepare.participants, self.core.now
+        )
         self._no(transaction, "its client had not asked to commit it")
         return transaction
 
@@ -389,7 +396,7 @@ class Coordinator(Deciding):
             start = rows[-1][0] + b"\0"
         for tx, prepare in list(state.prepared.items()):
             if prepare.decision == local.number and tx not in self.active and state.results.get(tx) is None:
-                self._recover(tx, prepare)
+                self._recover(prepare)
 
     # Topology and time.
 

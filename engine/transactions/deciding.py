@@ -12,14 +12,14 @@ from engine.data.replication import Replication
 from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Part
-from engine.protocol.requests import Code, Done, Status
+from engine.protocol.requests import Code, Done, GetStatus, Status
 from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
 from engine.transactions.touching import INTERRUPTED, Refusal, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, may_act
-from rebalance.results import ABORTED, COMMITTED
+from rebalance.results import ABORTED, COMMITTED, Results
 from rebalance.rule import Rule
 from rebalance.table import Intervention
 from wal import records as r
@@ -121,6 +121,12 @@ class Deciding(Rule):
             self._forced = forced
             self._anew = dict.fromkeys(taken.partition for one in forced for taken in one.taken)
         return number in self._anew
+
+    def _may_be_forgotten(self, results: Results, request: GetStatus) -> bool:
+        """Whether a transaction of which nothing is known may have ended here. What its client awaits is not forgotten."""
+        if self.admission.sessions.acknowledged(request.tx):
+            return True
+        return bool(results.floor) and not 0 <= request.age_ms < self.core.settings.result_retention_ms
 
     def _no(self, transaction: Transaction, reason: str) -> None:
         transaction.reason = reason

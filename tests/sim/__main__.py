@@ -10,6 +10,7 @@ python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to
 python -m tests.sim bytecodes --functions 20    what a put, a get and a transaction execute: the same figure in each run
+python -m tests.sim nonsense --seeds 1-300      small clusters among clients that ask what means nothing
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
 python -m tests.sim explore WORLD               every order of what can happen in a small world: docs/explore.md
 """
@@ -30,6 +31,7 @@ from tests.sim.calibrate import calibrate
 from tests.sim.costs import COSTS
 from tests.sim.explore import command as exploring
 from tests.sim.faults import RATES
+from tests.sim.heckled import play_many
 from tests.sim.knobs import Knobs
 from tests.sim.many import Book, run_many, sum_up
 from tests.sim.planted import search as planted
@@ -74,6 +76,9 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     cost.add_argument("--partitions", type=int, default=1_024)
     cost.add_argument("--namespaces", type=int, default=4)
     cost.add_argument("--nodes", type=int, default=3)
+    heckled = commands.add_parser("nonsense", help="clusters among clients that ask what means nothing")
+    heckled.add_argument("--seeds", type=_range, metavar="A-B", default=range(1, 101))
+    heckled.add_argument("--times", type=int, default=500, help="how often each is interrupted")
     executed = commands.add_parser("bytecodes", help="what nodes execute for a put, a get and a transaction")
     executed.add_argument("--functions", type=int, default=0, help="show so many that execute most of it")
     planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
@@ -85,6 +90,8 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
         return planted.main(args)
     if args.command == "explore":
         return exploring.main(args)
+    if args.command == "nonsense":
+        return play_many(args.seeds, args.times)
     if args.command == "cost":
         return calibrate(args.partitions, args.namespaces, args.nodes)
     if args.command == "bytecodes":

@@ -34,6 +34,7 @@ from tests.sim.faults import (
     ROT_SHARE,
     Faults,
 )
+from tests.sim.heckling import Heckler, heckle, talk
 from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
@@ -58,6 +59,9 @@ LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
 GROUPED_SHARE = 0.35
+HECKLED_SHARE = 0.15
+"""The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
+HECKLED = ("babble", "prattle")
 
 
 @dataclass
@@ -269,6 +273,9 @@ def _live(
             world.run_while(lambda: not cold.done, at_most=60 * SECOND)
         for _ in range(shape.clients):
             _spawn(world, load, draw)
+        heckling = world.draws.of("heckling")
+        if heckling.random() < HECKLED_SHARE:
+            _heckle(world, load, heckling)
         if shape.bulk:
             bulk = Bulk(
                 load, world.draws.of("bulk"), namespaces=shape.namespaces, most=shape.bulk, narrow=shape.name == "deep"
@@ -336,6 +343,15 @@ def _spawn(world: World, load: Load, draw: Random) -> None:
         rng = world.draws.of(f"{name} of {client.name}")
         pause = draw.choice([100, 400, 1_200]) * MS
         client.spawn(load.repeat(client, rng, workload(load, client, rng), pause), f"{name} of {client.name}")
+
+
+def _heckle(world: World, load: Load, draw: Random) -> None:
+    """A client talks, and another one makes nonsense of that."""
+    client = world.add_client("heckler")
+    client.sheltered = True
+    heckler = Heckler(world, draw, [client])
+    client.spawn(talk(client, draw, HECKLED, lambda: load.stopping), "talk")
+    client.spawn(heckle(heckler, client, draw.choice([20, 100]) * MS, lambda: load.stopping), "nonsense")
 
 
 def _look_at_clients(world: World) -> None:

@@ -29,7 +29,7 @@ from tests.sim.rotting import Rotten
 from tests.sim.trace import Trace
 from tests.sim.vault import LmdbVault, MemoryVault, Vault
 from tests.sim.violation import Violation
-from wal.ids import NodeId
+from wal.ids import NodeId, TxId
 
 SECOND = 1_000_000_000
 BEGIN_NS = SECOND
@@ -71,6 +71,7 @@ class World:
             set()
         )  # copies that an operator wants taken anew, by node and partition
         self.rotten = Rotten()
+        self.meaningless: dict[TxId, None] = {}  # ids under which different things may have been asked
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant

@@ -73,6 +73,8 @@ class Answers(Oracle):
                 fact = self._ledger.settled(name, counter)
                 if fact is None or not fact.tx or fact.key is None or counter > ends.get(name, 0):
                     continue
+                if fact.tx in world.meaningless:
+                    continue
                 aborted = name[0] == DECISIONS and fact.value is not None and fact.value[0] == ABORT
                 first, at_first = written.setdefault((fact.tx, name, fact.key), (counter, aborted))
                 if first != counter and not (aborted and (at_first or self._gave_up_a_part_of(fact.tx))):

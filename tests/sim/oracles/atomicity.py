@@ -26,7 +26,7 @@ class Atomicity(Oracle):
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node learnt an outcome."""
         for record in effects.log:
-            if isinstance(record, Outcome) and not self._ledger.given_up:
+            if isinstance(record, Outcome) and not self._ledger.given_up and record.tx not in machine.world.meaningless:
                 commit, by = self._ledger.outcomes.get(record.tx, (record.commit, machine.name))
                 if commit != record.commit:
                     raise Violation(
@@ -40,6 +40,8 @@ class Atomicity(Oracle):
         newest = self._ledger.newest
         assert newest is not None
         for tx, parts in self._ledger.votes.items():
+            if tx in world.meaningless:
+                continue
             votes = [number for number in parts if number not in self._ledger.given_up]
             ends = {number: self._end(tx, number) for number in votes}
             known = {end for end in ends.values() if end is not None}

@@ -1,0 +1,223 @@
+"""A small cluster among hecklers: `python -m tests.sim nonsense`. What must hold is what everybody else is promised.
+
+Some clients talk, and what they say and are told is what hecklers know: ids, cuts, versions, keys. Another one says nothing
+that anybody hears, and what it was told has to be there in the end. Nodes are killed on the way, so that maps change. No
+exception may leave a turn and no turn may be too long (`tests.sim.machine`, `tests.sim.costs`); each request is answered or
+refused; afterwards nothing is locked or in doubt, no table of a node has grown, copies are equal, and whoever comes is
+served.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import msgspec
+
+from engine.client.calls import GetCall, PutCall
+from engine.client.cuts import KeepCutCall, TakeCutCall
+from engine.client.scans import CountCall, ScanCall
+from engine.node.node import Node
+from tests.sim.clients import Client
+from tests.sim.costs import Modelled
+from tests.sim.draws import Draws
+from tests.sim.heckling import Heckler, Liar, talk
+from tests.sim.network import MS
+from tests.sim.oracles import look_inside, unsettled, watch
+from tests.sim.run import draw_settings
+from tests.sim.transactions import SimTransaction
+from tests.sim.violation import Violation
+from tests.sim.world import SECOND, Plant, World
+
+NAMES = ["n1", "n2", "n3"]
+TALKED_OF = ("a", "b")
+HONEST = "honest"
+TIMEOUT_NS = 20 * SECOND
+REST_NS = 120 * SECOND
+FORGET_NS = 45 * SECOND
+"""Longer than every lease, and than anybody waits for a vote."""
+GROWS = ("Sessions._heard", "Sessions._by_age")
+"""Who was heard of lately; for twice as long as answers are kept."""
+SPARE = 40
+"""Tables have bounds of their own, and are smaller than those; so many things are in one at once that nobody asked for."""
+
+
+class Heckled:
+    """One such cluster."""
+
+    def __init__(self, seed: int, *, plant: Plant | None = None, lies: bool = False) -> None:
+        draws = Draws(f"heckled {seed}")
+        settings = msgspec.structs.replace(draw_settings(draws.of("options"), len(NAMES)), backups=2, anti_entropy_ms=0)
+        self.world = World(draws, settings, plant=plant, costs=Modelled())
+        for name in NAMES:
+            self.world.add_machine(name)
+        self.oracles = watch(self.world)
+        self.draw = draws.of("when")
+        self.stopping = False
+        self.kept: dict[bytes, bytes] = {}  # that the honest client was told is written
+        self.world.form(NAMES)
+        self.talkers = [self.world.add_client(f"talker {at}") for at in range(3)]
+        self.honest = self.world.add_client(HONEST)
+        self.heckler = Heckler(self.world, draws.of("heckler"), self.talkers)
+        self.liar = Liar(self.world, draws.of("liar")) if lies else None
+
+    def __enter__(self) -> Heckled:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.world.__exit__()
+
+    def play(self, times: int) -> None:
+        """The whole of it, with so many interruptions."""
+        world = self.world
+        self._begin_to_talk("first")
+        world.run_for(2 * SECOND)
+        self._fall_silent()
+        world.run_for(FORGET_NS)
+        before = {machine.name: sizes(machine.node) for machine in world.running if machine.node is not None}
+        self._begin_to_talk("then")
+        for _ in range(times):
+            self._interrupt()
+        self._fall_silent()
+        world.run_for(FORGET_NS)
+        if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=SECOND):
+            raise Violation("liveness", f"among hecklers the cluster does not come to rest: {unsettled(world)}")
+        if left := self.heckler.unanswered():
+            raise Violation("answered", f"{len(left)} requests were neither answered nor refused, such as {left[0]}")
+        self._compare(before)
+        self._serve()
+        look_inside(world)
+        self.oracles.finish(world)
+
+    def _interrupt(self) -> None:
+        world, draw = self.world, self.draw
+        for _ in range(draw.choice((1, 1, 1, 2, 5))):
+            self.heckler.heckle()
+        if self.liar is not None and draw.random() < 0.5:
+            self.liar.lie()
+        world.run_for(draw.choice((0, 0, 1, 1, 2, 10, 50)) * MS)
+        if draw.random() < 0.01:
+            machine = draw.choice(world.running)
+            machine.stop("killed", process_only=True)
+            world.run_for(draw.choice((0, 50, 2_000)) * MS)
+            assert machine.start(), machine.why
+
+    # Clients.
+
+    def _begin_to_talk(self, when: str) -> None:
+        self.stopping = False
+        for client in self.talkers:
+            client.spawn(talk(client, self.world.draws.of(f"{client.name} {when}"), TALKED_OF, lambda: self.stopping))
+        self.honest.spawn(self._keep_writing())
+
+    def _fall_silent(self) -> None:
+        self.stopping = True
+        clients = (*self.talkers, self.honest)
+        if not self.world.run_while(lambda: any(not t.done for c in clients for t in c.tasks), at_most=REST_NS):
+            raise Violation("liveness", "a client among hecklers waits for ever")
+        if failure := next((task.failure for task in self.honest.tasks if task.failure is not None), None):
+            raise Violation("client", f"a client beside hecklers was told {failure!r}")
+
+    async def _keep_writing(self) -> None:
+        client = self.honest
+        while not self.stopping:
+            key, value = b"h%d" % self.draw.randrange(20), b"%d" % self.draw.randrange(1 << 30)
+            await client.call(PutCall(client.new_tx(), HONEST, [key], [value]), timeout_ns=TIMEOUT_NS)
+            self.kept[key] = value
+            await client.pause(30 * MS)
+
+    def _serve(self) -> None:
+        """Whoever comes now is served."""
+        client = self.world.add_client("last")
+        task = client.spawn(self._use(client))
+        if not self.world.run_while(lambda: not task.done, at_most=REST_NS) or task.failure is not None:
+            raise Violation("liveness", f"after hecklers a client is not served: {task.failure!r}")
+
+    async def _use(self, client: Client) -> None:
+        keys = sorted(self.kept)
+        got = await client.call(GetCall(HONEST, keys), timeout_ns=TIMEOUT_NS)
+        found = {key: value for key, (_, _, value) in zip(keys, got.values, strict=True)}
+        if found != self.kept:
+            raise Violation("story", f"a client beside hecklers has written {self.kept}, and finds {found}")
+        counted = await client.call(CountCall(HONEST), timeout_ns=TIMEOUT_NS)
+        looked = await client.call(ScanCall(HONEST, b"", None, 100), timeout_ns=TIMEOUT_NS)
+        if not counted.counted == len(looked.rows) == len(keys):
+            raise Violation(
+                "story", f"{len(keys)} rows were written, {counted.counted} counted, {len(looked.rows)} scanned"
+            )
+        holder = bytes([7]) * 16
+        taken = await client.call(TakeCutCall(holder), timeout_ns=TIMEOUT_NS)
+        for namespace in TALKED_OF:
+            tx = SimTransaction(client, timeout_ns=TIMEOUT_NS)
+            touched = [b"k%d" % at for at in range(12)]
+            await tx.get(namespace, touched)
+            await tx.put(namespace, dict.fromkeys(touched, b"after"))
+            await tx.commit()
+        past = await client.call(GetCall(HONEST, keys, cut=taken.cut), timeout_ns=TIMEOUT_NS)
+        if [value for _, _, value in past.values] != [self.kept[key] for key in keys]:
+            raise Violation("story", "what was written beside hecklers cannot be read at a cut")
+        await client.call(KeepCutCall(taken.cut, holder, over=True), timeout_ns=TIMEOUT_NS)
+
+    # Tables.
+
+    def _compare(self, before: dict[str, Counter[str]]) -> None:
+        """No table has grown that was asked into being."""
+        for machine in self.world.running:
+            assert machine.node is not None
+            now = sizes(machine.node)
+            grown = {name: n for name, n in now.items() if n > before[machine.name][name] + SPARE and name not in GROWS}
+            if grown:
+                raise Violation("memory", f"{machine.name} keeps of nonsense: {grown}")
+
+
+def sizes(node: Node) -> Counter[str]:
+    """How many things are in each table of all machines of a node, by class and attribute; but not what is its data."""
+    found: Counter[str] = Counter()
+    met: dict[int, object] = {}
+    left: deque[object] = deque([node])
+    while left:
+        thing = left.popleft()
+        for name, value in _attributes(thing):
+            if isinstance(value, Sized) and isinstance(value, dict | list | deque | set):
+                found[f"{type(thing).__name__}.{name}"] += len(value)
+            elif _is_a_machine(value) and id(value) not in met:
+                met[id(value)] = value
+                left.append(value)
+    return found
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
+    slots: Sequence[str] = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    for name in (*getattr(thing, "__dict__", ()), *slots):
+        yield name, getattr(thing, name, None)
+
+
+def _is_a_machine(value: object) -> bool:
+    room = type(value).__module__
+    return room.startswith(("engine.", "rebalance.")) and not room.startswith(("engine.state", "rebalance.table"))
+
+
+def play(seed: int, times: int, *, plant: Plant | None = None, lies: bool = False) -> Heckler:
+    """One cluster among hecklers, from its beginning to its end; raises Violation."""
+    with Heckled(seed, plant=plant, lies=lies) as heckled:
+        heckled.play(times)
+        return heckled.heckler
+
+
+def play_many(seeds: Sequence[int], times: int) -> int:
+    """Several of them, and tell of each; 1 if one of them found something."""
+    failed = 0
+    for seed in seeds:
+        try:
+            heckler = play(seed, times)
+            told = ", ".join(f"{kind.__name__} {n:,}" for kind, n in heckler.told.most_common())
+            print(f"seed {seed}: nothing found; {heckler.asked_times:,} asked; {told}", flush=True)
+        except Violation as violation:
+            failed += 1
+            print(
+                f"seed {seed}: {violation}\n  again: python -m tests.sim nonsense --seeds {seed} --times {times}",
+                flush=True,
+            )
+    print(f"{len(seeds)} clusters among hecklers, {failed} failed")
+    return 1 if failed else 0
