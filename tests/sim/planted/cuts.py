@@ -8,6 +8,8 @@ import msgspec
 
 from engine.data.cuts import Cuts
 from engine.messages import EnterEra, Finish
+from engine.protocol.requests import KeepCut, Request
+from engine.turn.events import SessionId
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace
 from wal import records as r
@@ -92,6 +94,22 @@ def an_era_that_nobody_knows_is_guessed(machine: Machine) -> None:
         original(prepare, cuts.core.era if era == NO_ERA else era, commit=commit)
 
     around(cuts, "outcome", outcome)
+
+
+@CUTS.fault("11")
+def a_reader_lets_go_of_what_others_have_ended(machine: Machine) -> None:
+    """Of those who let go of their cuts in one request, one lets go of what another has ended by then."""
+    assert machine.node is not None
+    cuts, handlers = _cuts(machine), machine.node._on_request
+
+    def on_keep(session: SessionId, request: Request) -> None:
+        assert isinstance(request, KeepCut)
+        lease = cuts.leases.get(request.cut)
+        cuts.on_keep(session, request)
+        if request.others and request.over and lease is not None:
+            cuts._let_go(lease, request.holder)
+
+    handlers[KeepCut] = on_keep
 
 
 @CUTS.fault("11")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import GetCall
-from engine.client.cuts import TakeCutCall
+from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.scans import ScanCall
 from engine.errors import SnapshotLost
 from engine.messages import EnterEra, Finish, Replicate
@@ -238,3 +238,13 @@ def _placed(stage: Stage, partition: int) -> Placement:
     newest = stage.world.newest()
     assert newest is not None
     return newest.placements[partition]
+
+
+@story
+def readers_let_go_of_one_cut_together(plant: Plant | None) -> None:
+    """One of them names another one of itself, who had let go before."""
+    with Stage(plant) as stage:
+        cut = _taken(stage)
+        call = KeepCutCall(cut, HOLDER, over=True, others=[(cut, HOLDER), (cut, b"?" * 16)])
+        stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
+        stage.curtain()

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.data.batches import Batch
 from engine.data.concerns import claims_of
-from engine.messages import PrepareParts, Propose, Replicate, Replicated, Vote
+from engine.messages import Message, PrepareParts, Propose, Replicate, Replicated, Vote
 from engine.protocol.requests import Get, Lock, Request
 from engine.turn.events import SessionId
 from rebalance.partition import Role
@@ -293,3 +293,18 @@ def _unlogged(machine: Machine, method: str, kind: type[r.Record]) -> None:
         core.effects.log = [record for record in core.effects.log if type(record) is not kind]
 
     around(machine.node.exchange, method, wrapper)
+
+
+@WORDS.fault("6")
+def what_a_node_tells_itself_does_not_wait_for_its_disk(machine: Machine) -> None:
+    """A node hears all that it says to itself in the same turn, its own ballots as well, and acts on them at once."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def send(original: Callable[..., None], to: NodeId | tuple[NodeId, ...], message: Message) -> None:
+        mine = to == core.node or (not isinstance(to, str) and core.node in to)
+        if mine:
+            core.told.append(message)
+        original(tuple(node for node in ((to,) if isinstance(to, str) else to) if node != core.node), message)
+
+    around(core, "send", send)
