@@ -25,7 +25,7 @@ _COLOURS = {
     35: ("promised", "accepted", "committed", "boot", "claimed", "checkpoint"),
 }
 _OF_KIND = {kind: colour for colour, kinds in _COLOURS.items() for kind in kinds}
-_KIND = re.compile(r"(?:node=\S+ )?lsn=\d+ time=\S+ (\S+)")
+_KIND = r"(?:node=\S+ )?lsn=\d+ time=\S+ (\S+)"
 SLOW_SECONDS = 2.0
 _AGAIN_SECONDS = 0.2
 
@@ -43,7 +43,7 @@ def painted(line: str) -> str:
     >>> painted("lsn=1 time=2023-11-14T22:13:20.000Z boot start=0")
     'lsn=1 time=2023-11-14T22:13:20.000Z \\x1b[35mboot\\x1b[0m start=0'
     """
-    found = _KIND.match(line)
+    found = re.match(_KIND, line)
     colour = _OF_KIND.get(found[1]) if found is not None else None
     if found is None or colour is None:
         return line

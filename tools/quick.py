@@ -10,19 +10,27 @@ from __future__ import annotations
 import gc
 import importlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tools.terminal import end_of
 from wal.ids import TABLE_MAX
 
 
-class _Verb(NamedTuple):
+class _Verb:
     """The arguments of a verb, the first by name, and the name of all others; options with a text, or with a number."""
 
-    rest: str = "directories"
-    first: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    numbers: tuple[str, ...] = ()
+    def __init__(
+        self,
+        rest: str = "directories",
+        *,
+        first: tuple[str, ...] = (),
+        texts: tuple[str, ...] = (),
+        numbers: tuple[str, ...] = (),
+    ) -> None:
+        self.rest = rest
+        self.first = first
+        self.texts = texts
+        self.numbers = numbers
 
 
 _VERBS = {

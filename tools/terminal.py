@@ -36,7 +36,7 @@ _json = msgspec.json.Encoder(enc_hook=str)
 Paint = Callable[[str], str]
 LINES_AT_ONCE = 500
 _COPY_BYTES = 1 << 20
-_ESCAPE = re.compile(r"\\(\\|x[0-9A-Fa-f]{2})")
+_ESCAPE = r"\\(\\|x[0-9A-Fa-f]{2})"
 
 
 class ExitCode(IntEnum):
@@ -246,7 +246,7 @@ def word(data: bytes) -> str:
     """
     if not data.translate(None, _WORD):
         return data.decode()
-    from tools.reconcile.findings import printable  # noqa: PLC0415  # most words are
+    from tools.shown import printable  # noqa: PLC0415  # most words are
 
     return printable(data).replace(" ", r"\x20")
 
@@ -259,7 +259,7 @@ def bytes_of(text: str) -> bytes:
     """
     parts: list[bytes] = []
     at = 0
-    for found in _ESCAPE.finditer(text):
+    for found in re.finditer(_ESCAPE, text):
         parts.append(text[at : found.start()].encode("utf-8", "surrogateescape"))
         parts.append(b"\\" if found[1] == "\\" else bytes([int(found[1][1:], 16)]))
         at = found.end()

@@ -1,8 +1,8 @@
 """Reading archives: to who reads blocks an archive is its segment, byte for byte; history reads only what it asks for.
 
-`open_segment` is how every reader comes by a segment, whichever form it has; what it gives is a file of the segment's
-own bytes. Where an archive is damaged, zeros stand for what it cannot give back, and `problems` says why: checksums and
-chain then tell what that costs, as they do for any block, and what stands in other chunks is read all the same.
+What `wal.stored.open_segment` gives for an archive is a file of the segment's own bytes. Where an archive is damaged, zeros
+stand for what it cannot give back, and `problems` says why: checksums and chain then tell what that costs, as they do for
+any block, and what stands in other chunks is read all the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import Protocol
 
 import msgspec
 
@@ -30,11 +29,12 @@ from wal.archive_codec import (
     weave,
 )
 from wal.codec import HEADER_BYTES, TRAILER_BYTES, FormatError, NewerFormat, decode_header, decode_trailer
-from wal.disk import DiskMissing, File
+from wal.disk import File
 from wal.errors import Finding, Kind
 from wal.ids import Fragment
 from wal.records import Record, Update, Write
-from wal.segment import archive_name, file_name, segment_name
+from wal.segment import archive_name
+from wal.stored import Archived
 
 _record = msgspec.msgpack.Decoder(Record)
 _write = msgspec.msgpack.Decoder(Write)
@@ -42,39 +42,7 @@ RUN_FRAMES_MAX = 256
 """So many frames are read at a time."""
 
 
-class Opens(Protocol):
-    """The part of a disk that is needed to open a segment."""
-
-    def open(self, name: str, write: bool = False) -> File:
-        """An existing file; DiskMissing if there is none."""
-        ...
-
-
-def open_segment(disk: Opens, lsn: int) -> File:
-    """The segment that begins at `lsn`, archived or not; DiskMissing if there is none.
-
-    Where both are there, the archiver was about to remove the segment: it serves as long as it is there.
-    """
-    try:
-        return disk.open(segment_name(lsn))
-    except DiskMissing as error:
-        try:
-            return ArchiveFile(disk.open(archive_name(lsn)))
-        except DiskMissing:
-            raise error from None
-
-
-def stored_bytes(file: File) -> int:
-    """The size of the archive behind a segment; 0 if it is none."""
-    return file.stored if isinstance(file, ArchiveFile) else 0
-
-
-def stored_name(file: File, lsn: int) -> str:
-    """The name of the file behind the segment that begins at `lsn`."""
-    return file_name(lsn, stored_bytes(file))
-
-
-class ArchiveFile:
+class ArchiveFile(Archived):
     """The segment in an archive, as a file. What was given back last is kept: one chunk."""
 
     def __init__(self, file: File) -> None:

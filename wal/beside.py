@@ -74,7 +74,6 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_entry = msgspec.msgpack.Decoder(_Entry)
 
 
 class Notes:
@@ -285,7 +284,7 @@ def _entries_in(data: bytes, crc: int, checksum: Checksum) -> Iterator[_Entry]:
         if len(body) != length or crc != told:
             return
         try:
-            yield _entry.decode(body)
+            yield msgspec.msgpack.decode(body, type=_Entry)
         except UNDECODABLE:
             return  # a newer version's: the blocks say the same
 

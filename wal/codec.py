@@ -41,8 +41,6 @@ Everything read here is untrusted: lengths are checked against a bound and again
 allocated, and the only errors are `FormatError` and its kinds.
 """
 
-from __future__ import annotations
-
 import struct
 import sys
 from array import array
@@ -293,7 +291,7 @@ def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Chec
     return trailer
 
 
-def big_endian(numbers: array[int]) -> bytes:
+def big_endian(numbers: "array[int]") -> bytes:
     """Numbers as they stand in a file."""
     if sys.byteorder == "little":
         numbers = numbers[:]
@@ -301,7 +299,7 @@ def big_endian(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def native(kind: str, data: bytes) -> array[int]:
+def native(kind: str, data: bytes) -> "array[int]":
     """The numbers again, for `array(kind)`. Raises ValueError."""
     numbers: array[int] = array(kind, data)  # raises ValueError for a length that is no multiple of the item size
     if sys.byteorder == "little":

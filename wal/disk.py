@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+_NAME_MAX = 200
 _CHUNK = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 Names: TypeAlias = list[str]  # named here, because inside a class with a method `list` the type is out of sight
@@ -108,11 +108,15 @@ class Disk(Protocol):
 
 def check_file_name(name: str) -> str:
     """Return `name` if it is a plain file name; raise ValueError if it could lead anywhere else."""
-    if not NAME.fullmatch(name) or ".." in name:
+    if not _is_file_name(name):
         raise ValueError(
             f"{name!r} is not a plain file name: expected letters, digits, '.', '_' or '-', no '..', and no separator"
         )
     return name
+
+
+def _is_file_name(name: str) -> bool:
+    return 0 < len(name) <= _NAME_MAX and name[0] in _LETTERS and not name.strip(_LETTERS + "_.-") and ".." not in name
 
 
 class Flush:
@@ -149,7 +153,7 @@ class DirectoryDisk:
     def list(self) -> Names:
         """All plain file names, sorted; names that we would never give are not ours and are left out."""
         with _translated("list", self.path):
-            return sorted(name for name in os.listdir(self._fd) if NAME.fullmatch(name) and ".." not in name)
+            return sorted(filter(_is_file_name, os.listdir(self._fd)))
 
     def size(self, name: str) -> int:
         """A file's size; DiskMissing if there is none."""

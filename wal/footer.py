@@ -56,8 +56,6 @@ class _Summary(msgspec.Struct, frozen=True, array_like=True):
 
 _told = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _summary = msgspec.msgpack.Decoder(_Summary)
-_tally = msgspec.msgpack.Decoder(Tally)
-_about = msgspec.msgpack.Decoder(dict[int, bytes])
 
 
 def encode_summary(summary: Summary) -> list[object]:
@@ -175,7 +173,7 @@ class Footer(Told):
     def tally(self) -> Tally | None:
         """What there is in all of it."""
         told = self._summary()
-        tally = _decoded(_tally, told.tally) if told is not None else None
+        tally = _decoded(msgspec.msgpack.Decoder(Tally), told.tally) if told is not None else None
         return tally if tally is not None and tally.kinds.keys() <= _NAMES else None
 
     def _filters(self) -> tuple[bytes, bytes] | None:
@@ -186,7 +184,7 @@ class Footer(Told):
         told = self._summary()
         if told is None:
             return None
-        about = _decoded(_about, told.about)
+        about = _decoded(msgspec.msgpack.Decoder(dict[int, bytes]), told.about)
         return sorted({ordinal for at in partitions for ordinal in numbers(about.get(at, b""))})
 
     def _summary(self) -> _Summary | None:

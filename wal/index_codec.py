@@ -67,7 +67,6 @@ _encoder = msgspec.msgpack.Encoder()
 _closed = msgspec.msgpack.Decoder(_Closed)
 _names = msgspec.msgpack.Decoder(list[_Named] | None)
 _elements = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_index = msgspec.msgpack.Decoder(_Index)
 _index_entry = msgspec.msgpack.Decoder(_IndexEntry)
 _mentions = msgspec.msgpack.Decoder(_Mentions)
 _parts = msgspec.msgpack.Decoder(PartsTold)
@@ -131,7 +130,7 @@ def decode_index(
     if checksum is not None:
         check_index(data, trailer, checksum)
     try:
-        body = _index.decode(data) if only is None else _part_of(data, only, parts=parts)
+        body = msgspec.msgpack.decode(data, type=_Index) if only is None else _part_of(data, only, parts=parts)
         index = SegmentIndex()
         index.starts = native("I", body.starts)
         all_marks = body.marks if body.marks is not None else repeat(None, len(body.fragments))

@@ -9,9 +9,9 @@ all of both.
 from __future__ import annotations
 
 from array import array
+from binascii import crc32
 from collections.abc import Sequence
 from typing import NamedTuple
-from zlib import crc32
 
 from wal.codec import BlockHeader
 from wal.ids import DECISIONS, NAME_MAX, Fragment

@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from wal.archive import open_segment, stored_bytes
 from wal.beside import read_notes
 from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
@@ -29,6 +28,7 @@ from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
 from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
 from wal.segment_walk import Choose, SegmentWalk
+from wal.stored import open_segment, stored_bytes
 from wal.walk import Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk

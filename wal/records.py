@@ -9,8 +9,6 @@ per fragment, so a batch of a thousand keys is one object with two lists. A rang
 reserved: whoever ships, supplies or re-issues it ships all of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never, get_args
 

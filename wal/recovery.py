@@ -22,7 +22,6 @@ a block without records that carries the proof.
 
 from __future__ import annotations
 
-from wal.archive import open_segment, stored_bytes, stored_name
 from wal.codec import (
     FormatError,
     NewerFormat,
@@ -34,6 +33,7 @@ from wal.errors import Finding, Kind, LogBehindStore, LogDamaged, LogForeign, Lo
 from wal.scan import Scan, nonzero_end, survivors
 from wal.segment import SegmentBuilder, segment_lsn, segment_lsns, segment_name
 from wal.segment_file import Sealed, broken, newer, read_header, read_trailer, rebuild, wrong_size
+from wal.stored import open_segment, stored_bytes, stored_name
 
 
 class Examined:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import msgspec
 
-from wal.archive import open_segment
 from wal.codec import HEADER_BYTES
 from wal.disk import Disk, File
 from wal.recovery import Examined
 from wal.segment import segment_lsn
 from wal.segment_file import rebuild
+from wal.stored import open_segment
 
 _CHUNK = 1 << 20
 

@@ -4,8 +4,6 @@ A `Scan` believes nothing: a block counts when its checksum fits this segment, i
 LSN is the next. Where that ends, `stop` says why, and it is for `wal.recovery` and `wal.reader` to judge what it means.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol

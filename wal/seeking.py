@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
-from wal.archive import open_segment
 from wal.codec import (
     BLOCK_BYTES_MAX,
     BlockHeader,
@@ -31,6 +30,7 @@ from wal.reader import Source, source_disk
 from wal.scan import read_block
 from wal.segment import segment_lsns
 from wal.segment_file import read_header, read_trailer
+from wal.stored import open_segment
 from wal.walk import ReadableDisk
 
 

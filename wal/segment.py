@@ -6,7 +6,6 @@ rebuilt from its blocks when the log is opened: there is one way to come by it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import msgspec
@@ -31,7 +30,6 @@ from wal.summary import SUMMARY_FROM_BYTES, Summary
 PREPARED = "next.segment"
 """The file that becomes the next segment: zero-filled and synced ahead of need."""
 
-_NAME = re.compile(r"(\d{20})\.walz?")
 _GRAIN = 4096
 
 
@@ -52,8 +50,7 @@ def file_name(first_lsn: int, archived: int) -> str:
 
 def segment_lsn(name: str) -> int | None:
     """The first LSN of the segment with this file name, archived or not; None if it is no segment's name."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return int(name[:20]) if name[20:] in (".wal", ".walz") and name[:20].isdecimal() and name.isascii() else None
 
 
 def segment_lsns(names: Iterable[str]) -> list[int]:

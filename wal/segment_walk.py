@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from wal.archive import ArchiveFile, stored_bytes, stored_name
 from wal.beside import LiveNotes, notes_name
 from wal.checksum import Checksum
 from wal.codec import (
@@ -30,6 +29,7 @@ from wal.records import Record
 from wal.scan import RawBlock, Scan, blocks_in, nonzero_end, survivors
 from wal.segment import Block, SegmentBuilder, SegmentInfo
 from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
+from wal.stored import Archived, stored_bytes, stored_name
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""
@@ -39,6 +39,8 @@ Choose: TypeAlias = Callable[[RawBlock], bool]
 
 
 _AT_ONCE = 1 << 18
+_BEYOND_BYTES = 1 << 18
+"""Behind the end of what is still written so much is looked at for anything but zeros, by who does not verify it all."""
 _AGAIN = "nothing: it is made again from the blocks"
 
 
@@ -89,6 +91,7 @@ class SegmentWalk:
         self._limit = self._size if self.trailer is None else self.trailer.end
         self._builder = SegmentBuilder(header)
         self._parts = PartsBuilder()
+        self._briefly = False
         self._whole = True  # so far every block verified, and the builder has them all, if it is needed
         self._builds = everything or self.trailer is None  # else the trailer says all that is asked
         self.ended: tuple[str, int, int, int] | None = None
@@ -99,8 +102,9 @@ class SegmentWalk:
         yield from self._walk(Scan(self._file, self._header, limit=self._limit, checksum=self._checksum))
 
     def beyond(self, known: Trailer) -> Iterator[Found]:
-        """What follows the end that is known of a segment that is still written."""
+        """What follows the end that is known of a segment that is still written, and a little behind that."""
         assert self.trailer is None, f"{self.name} is sealed"
+        self._briefly = True
         self._builder.resume(known)
         place = known.end, known.last_lsn + 1, known.last_crc
         yield from self._walk(Scan(self._file, self._header, limit=self._limit, checksum=self._checksum, place=place))
@@ -134,7 +138,7 @@ class SegmentWalk:
             self.ended = (self.name, scan.lsn - 1, scan.offset, scan.crc)
         if self._everything and not self._last:
             yield from self._footer()
-        if isinstance(self._file, ArchiveFile):
+        if isinstance(self._file, Archived):
             yield from self._archive(self._file, scan)
         if self._notes is not None and self._whole and not self._notes.agrees(self._builder, indexes=self._indexes):
             what = "the notes beside it say other than the blocks"
@@ -239,7 +243,8 @@ class SegmentWalk:
         if scan.newer is not None:
             return self._finding("newer", scan, what, "nothing, with the version that wrote it")
         if self._last:
-            torn_end = nonzero_end(self._file, scan.offset, self._size)
+            limit = self._size if scan.stop or not self._briefly else min(self._size, scan.offset + _BEYOND_BYTES)
+            torn_end = nonzero_end(self._file, scan.offset, limit)
             if torn_end == scan.offset:
                 return None
             proven = any(raw.header.synced_to > scan.offset for raw in self._survivors(scan))
@@ -304,7 +309,7 @@ class SegmentWalk:
             else None
         )
 
-    def _archive(self, file: ArchiveFile, scan: Scan) -> Iterator[Finding]:
+    def _archive(self, file: Archived, scan: Scan) -> Iterator[Finding]:
         """What of an archive cannot be given back."""
         for problem in file.problems:
             cost = "the records in it, which a reader of the segment finds to be zeros"

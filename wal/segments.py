@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
-from wal.archive import ArchiveFile, ArchiveView, open_segment
+from wal.archive import ArchiveFile, ArchiveView
 from wal.archive_codec import Map
 from wal.beside import Notes
 from wal.codec import TRAILER_BYTES, FormatError, SegmentHeader, Trailer, encode_trailer
@@ -29,6 +29,7 @@ from wal.parts import PartsBuilder, worth_it
 from wal.scan import Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
+from wal.stored import open_segment
 
 
 class Segments:

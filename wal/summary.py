@@ -12,9 +12,9 @@ older version: who asks reads the blocks.
 from __future__ import annotations
 
 from array import array
+from binascii import crc32
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, get_args
-from zlib import crc32
 
 import msgspec
 

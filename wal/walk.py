@@ -15,7 +15,6 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from wal.archive import open_segment, stored_name
 from wal.beside import read_notes
 from wal.checksum import Checksum, crc32c
 from wal.codec import FormatError, NewerFormat, SegmentHeader, Trailer
@@ -26,6 +25,7 @@ from wal.parts import Few
 from wal.segment import segment_lsns, segment_name
 from wal.segment_file import read_header
 from wal.segment_walk import Choose, Found, SegmentWalk, finding
+from wal.stored import open_segment, stored_name
 
 Owner: TypeAlias = tuple[str, str]
 """The cluster and the node that a log belongs to."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -90,3 +91,33 @@ def test_no_parser_is_imported_for_it_and_the_exit_code_is_told() -> None:
         assert done.returncode == code
         assert "typer" not in done.stdout.splitlines()
         assert (done.stdout, done.stderr) == (wal(*words).stdout, wal(*words).stderr)
+
+
+IN_VAIN = """
+import sys, foreshore
+foreshore._import_msgspec()
+print([name for name in ("platform", "textwrap", "urllib.parse", "typing_extensions") if name in sys.modules])
+import msgspec, pathlib, uuid
+
+class Told(msgspec.Struct):
+    'So.'
+    id: uuid.UUID
+
+print(pathlib.Path("/a b").as_uri(), msgspec.json.schema(Told)["$defs"]["Told"]["description"])
+import platform, textwrap, typing_extensions, urllib.parse
+print(platform.system(), textwrap.shorten("a b", 9), urllib.parse.quote("a b"), typing_extensions.__name__)
+"""
+
+
+def test_what_msgspec_and_pathlib_import_in_vain_is_there_for_whoever_uses_it() -> None:
+    """None of it is imported for a short answer; what stands for it meanwhile does the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_VAIN],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
+        check=True,
+        env=environment(),
+    )
+    system = f"{os.uname().sysname} a b a%20b typing_extensions"
+    assert done.stdout.splitlines() == ["[]", "file:///a%20b So.", system]

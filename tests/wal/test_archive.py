@@ -26,12 +26,13 @@ from wal import (
     read,
     verify,
 )
-from wal.archive import ArchiveFile, open_segment
+from wal.archive import ArchiveFile
 from wal.archiver import make_archive, temporary_name
 from wal.footer import speaking_of
 from wal.records import Checkpoint, History, Preload, Record, Update, Write
 from wal.recovery import examine
 from wal.segment import archive_name, segment_lsns, segment_name
+from wal.stored import open_segment
 
 SETTINGS = LogSettings(segment_bytes=4 << 10, total_bytes=1 << 20)
 

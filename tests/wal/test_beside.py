@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import cast
 
 import msgspec
 import pytest
@@ -24,9 +25,12 @@ from wal import (
     crc32c,
     inspect,
     read,
+    segment_walk,
     verify,
 )
 from wal.beside import NOTES, LiveNotes, notes_name, read_notes
+from wal.codec import TRAILER_BYTES
+from wal.disk import File
 from wal.footer import Ask, Told, speaking_of
 from wal.ids import CLIENTS, MAPS
 from wal.records import EpochStart, FragmentClear, Origin, Preload, Record, Stable, Update, Write
@@ -397,3 +401,47 @@ def test_what_they_lead_to_is_read_by_who_looks_behind_them_too() -> None:
     notes = notes_of(disk)
     assert notes is not None
     assert [block.first_lsn for block in found] == [lsn for lsn in speaking_of_it if lsn <= notes.trailer.last_lsn]
+
+
+class _Watched:
+    """A disk of which it is known how far each file was read."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+        self.far: dict[str, int] = {}
+
+    def list(self) -> list[str]:
+        return self._disk.list()
+
+    def open(self, name: str, write: bool = False) -> File:
+        file, far = self._disk.open(name, write), self.far
+
+        class Watching:
+            def read(self, offset: int, n: int) -> bytes:
+                if n != TRAILER_BYTES:
+                    far[name] = max(far.get(name, 0), offset + n)
+                return file.read(offset, n)
+
+            def __getattr__(self, called: str) -> object:
+                return getattr(file, called)
+
+        return cast("File", Watching())
+
+
+def test_who_asks_does_not_read_the_zeros_behind_the_end() -> None:
+    disk = MemoryDisk()
+    log = writing(disk, steps=1)
+    end = log._segments.live.end
+    assert log._segments.live.header.capacity > end + (1 << 20) + segment_walk._BEYOND_BYTES
+    for ask, little in ((None, False), (lambda told: told.naming([tx_of(9_999)]), True)):
+        watched = _Watched(disk)
+        assert not any(isinstance(found, Finding) for found in inspect(watched, ask=ask))
+        assert (watched.far[live(disk)] <= end + (1 << 20)) is little
+
+
+def test_who_asks_is_told_of_what_stands_right_behind_the_end() -> None:
+    disk = MemoryDisk()
+    end = writing(disk, steps=1)._segments.live.end
+    disk.overwrite(live(disk), end + segment_walk._BEYOND_BYTES - 1, b"x")
+    found = [one for one in inspect(disk, ask=lambda told: told.naming([tx_of(9_999)])) if isinstance(one, Finding)]
+    assert [one.kind for one in found] == ["torn"]

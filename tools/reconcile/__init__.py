@@ -21,9 +21,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tools.reconcile.findings import Finding, Kind, Values
+    from tools.reconcile.findings import Finding, Kind
     from tools.reconcile.report import ExitCode, Report, Summary
     from tools.reconcile.run import check, in_this_process
+    from tools.shown import Values
 
 __all__ = ["ExitCode", "Finding", "Kind", "Report", "Summary", "Values", "check", "in_this_process"]
 

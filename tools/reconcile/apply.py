@@ -37,10 +37,11 @@ from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
 from tools.reconcile.audit import Audit, Became
 from tools.reconcile.changes import AT_ONCE, Change, Outcome, perform
-from tools.reconcile.findings import Facts, Values, entry_facts, facts_text, printable, raw_key
+from tools.reconcile.findings import Facts, entry_facts, facts_text, raw_key
 from tools.reconcile.plans import Act, Action, Header, gone
 from tools.reconcile.rows import INTERNAL
 from tools.reconcile.saved_plan import SavedPlan, places_of
+from tools.shown import Values, printable
 from wal import Block, inspect
 from wal import records as r
 from wal.ids import Fragment, NodeId, fragment_name, tx_name

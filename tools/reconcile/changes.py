@@ -14,8 +14,9 @@ from typing import NamedTuple
 import engine
 from engine import Entry
 from engine.errors import UsageError
-from tools.reconcile.findings import HASH_BYTES, Facts, facts_text
+from tools.reconcile.findings import Facts, facts_text
 from tools.reconcile.plans import gone
+from tools.shown import HASH_BYTES
 from wal.ids import Namespace
 
 AT_ONCE = 256

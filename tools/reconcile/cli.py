@@ -22,7 +22,6 @@ from engine.errors import Error, UsageError
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.exported import check_tables, check_tables_by_spark, is_table
-from tools.reconcile.findings import Values
 from tools.reconcile.on_hosts import SCHEME, check_hosts
 from tools.reconcile.on_spark import OnSpark
 from tools.reconcile.page import page_of
@@ -33,6 +32,7 @@ from tools.reconcile.session import borrowed
 from tools.reconcile.sketch_cli import write_asking
 from tools.reconcile.sketched import check_sketches
 from tools.reconcile.watch import watch_command
+from tools.shown import Values
 from tools.terminal import complain, emit, emit_bytes, program
 from wal import LogError
 

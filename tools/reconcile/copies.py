@@ -11,7 +11,8 @@ import msgspec
 from engine.offline.directory import FragmentView, PartitionView
 from engine.state.store import Row
 from rebalance.table import Placement, Standing, Topology
-from tools.reconcile.findings import Finding, Values
+from tools.reconcile.findings import Finding
+from tools.shown import Values
 from tools.wal.rows import Rows as LogSaid
 from wal.ids import NodeId, Version
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from tools.reconcile.findings import HASH_BYTES, Values
+from tools.shown import HASH_BYTES, Values
 from wal import records as r
 from wal.ids import tx_name
 

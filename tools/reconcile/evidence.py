@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from engine.offline.directory import FragmentView, State
-from tools.reconcile.findings import AGREED, Facts, Finding, Kind, printable, raw_key
+from tools.reconcile.findings import AGREED, Facts, Finding, Kind, raw_key
 from tools.reconcile.task import S
+from tools.shown import printable
 from tools.wal.origins import Origins
 from wal import records as r
 from wal.footer import speaking_of

@@ -18,10 +18,10 @@ import typer
 from engine.errors import CorruptionError, UsageError
 from engine.state.identity import read_identity
 from tools.reconcile.exported import SKETCHES
-from tools.reconcile.findings import Values
 from tools.reconcile.session import borrowed
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.survey import local_path
+from tools.shown import Values
 from tools.terminal import emit
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from tools.shown import Values, printable, value_hash
 from wal.ids import NodeId, fragment_name
 
 if TYPE_CHECKING:
     from engine.state.store import Entry
-
-HASH_BYTES = 16
 
 RECORD = "lsn_p"
 """In the evidence, the LSN of what a transaction prepared in a partition: the name goes on with the partition's number."""
@@ -61,14 +60,6 @@ class Proof(StrEnum):
     CHECKSUM = "checksum"  # what lies there is not what was written
     MAJORITY = "majority"  # more than half of the copies have something else
     NONE = "none"  # nobody can tell which copies are wrong: named are those that differ from the primary
-
-
-class Values(StrEnum):
-    """What a report says about values."""
-
-    NONE = "none"  # their size
-    HASH = "hash"  # and a hash
-    FULL = "full"  # and themselves
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,20 +131,6 @@ def facts_text(facts: Facts) -> str:
     return " ".join(name if fact is True else f"{name}={fact}" for name, fact in facts.items())
 
 
-def printable(data: bytes) -> str:
-    r"""Bytes as printable ASCII, reversibly: everything else, and the backslash, is escaped.
-
-    >>> print(printable(b"k1"), printable(b"a\x00\\"))
-    k1 a\x00\\
-    """
-    return data.decode("latin-1").translate(_ESCAPED) if data.translate(None, _PLAIN) else data.decode()
-
-
-_PLAIN = bytes(byte for byte in range(0x20, 0x7F) if byte != ord("\\"))
-
-_ESCAPED = {byte: f"\\x{byte:02x}" for byte in range(256) if not 0x20 <= byte < 0x7F} | {ord("\\"): "\\\\"}
-
-
 _ESCAPE = re.compile(r"\\\\|\\x([0-9a-f]{2})")
 
 
@@ -185,13 +162,6 @@ def place_of(line: bytes) -> tuple[int, str, bool, bytes]:
     """Where a finding, as JSON, stands in a report; those about one key stay in their order."""
     f = _place(line)
     return f.partition, f.namespace, f.key is not None, raw_key(f.key) if f.key is not None else b""
-
-
-def value_hash(value: bytes) -> str:
-    """How a value is told from another without being shown."""
-    from hashlib import blake2b  # noqa: PLC0415  # it brings OpenSSL along, and few commands show hashes
-
-    return blake2b(value, digest_size=HASH_BYTES).hexdigest()
 
 
 def entry_facts(entry: Entry | None, values: Values) -> Facts:

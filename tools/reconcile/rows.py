@@ -15,8 +15,9 @@ from engine.offline.rows import Alike
 from engine.state.store import Entry, Row
 from rebalance.contents import row_digest
 from tools.reconcile.copies import Compared, Copy, Rules
-from tools.reconcile.findings import AGREED, KINDS, PARTED, Facts, Finding, Kind, Proof, entry_facts, printable
+from tools.reconcile.findings import AGREED, KINDS, PARTED, Facts, Finding, Kind, Proof, entry_facts
 from tools.reconcile.votes import proof_of, right_one
+from tools.shown import printable
 from tools.wal.rows import DELETED, NOTHING, Said
 from wal.ids import Fragment, NodeId, partition_of, strays_of
 

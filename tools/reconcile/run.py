@@ -17,13 +17,13 @@ from tools.reconcile.again import look_again
 from tools.reconcile.aside import Aside, Lines
 from tools.reconcile.children import InChildren, WorkerDied
 from tools.reconcile.copies import Level, Rules
-from tools.reconcile.findings import Values
 from tools.reconcile.plan import Plan, Share, pieces_of, plan
 from tools.reconcile.report import Report, make_report
 from tools.reconcile.share import attribute, check_share, found_by
 from tools.reconcile.shelf import put_down_piece
 from tools.reconcile.survey import Look, local_path, pages_of, surveys_of, unusable
 from tools.reconcile.task import ShareResult
+from tools.shown import Values
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -15,8 +15,8 @@ import msgspec
 
 from engine.errors import UsageError
 from tools.reconcile.aside import Lines
-from tools.reconcile.findings import HASH_BYTES
 from tools.reconcile.plans import FORMAT, Act, Action, Header
+from tools.shown import HASH_BYTES
 
 L = TypeVar("L")
 

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from engine.errors import UsageError
 from tools.reconcile.fetched import SEPARATOR, is_fetched
-from tools.reconcile.findings import Values
 from tools.reconcile.survey import FILE, local_path
 from tools.reconcile.tables import SCHEMAS, SHARES, Piece, Table, batches, ends_of_logs, pieces, pieces_between
 from tools.reconcile.writer import Writer
+from tools.shown import Values
 
 
 class Foreshore(DataSource):

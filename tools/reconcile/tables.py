@@ -26,12 +26,13 @@ from tools.reconcile.copies import Rules
 from tools.reconcile.entries import Cells, entries, value_cells
 from tools.reconcile.exported import TableShare, is_table, judge_tables, sketches_in
 from tools.reconcile.fetched import here
-from tools.reconcile.findings import Finding, Values
+from tools.reconcile.findings import Finding
 from tools.reconcile.plan import Share, plan
 from tools.reconcile.share import attribute, check_share, found_by
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.sketched import planned_of
 from tools.reconcile.survey import Look, local_path, named_path, surveys_of
+from tools.shown import Values
 from wal import Block, inspect, list_segments
 from wal.ids import fragment_name
 

@@ -30,8 +30,9 @@ import engine
 from engine.errors import Error, UsageError
 from tools.reconcile.apply import Sources, paths_of
 from tools.reconcile.changes import Change, Columns, Done, Outcome, in_runs, perform
-from tools.reconcile.findings import printable, raw_key
+from tools.reconcile.findings import raw_key
 from tools.reconcile.plans import Act, Action, Header
+from tools.shown import printable
 
 UNDONE_TOLD = 1_000
 """So many changes that were not made are told of each task; all are counted."""

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from engine.errors import UsageError
 from tools.pager import paged, painter
-from tools.reconcile.findings import Values
+from tools.shown import Values
 from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
 from tools.wal.absent import Shown, absent
 from tools.wal.filters import Filter, Span, check_range

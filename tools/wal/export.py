@@ -17,7 +17,7 @@ import typer
 
 from engine.errors import UsageError
 from tools.reconcile.entries import COLUMNS, Cells, entries
-from tools.reconcile.findings import Values
+from tools.shown import Values
 from tools.terminal import ExitCode, emit, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter, check_range

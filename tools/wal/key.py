@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
-from tools.reconcile.findings import Values
+from tools.shown import Values
 from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
 from tools.wal.absent import absent
 from tools.wal.copy_at_rest import at_rest, map_of_cluster
 from tools.wal.filters import Filter
+from tools.wal.origins import origin_text
 from tools.wal.places import check_names, place_of
-from tools.wal.records import origin_text
 from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import time_of, time_text
 from tools.wal.trouble import Trouble

@@ -12,7 +12,7 @@ import msgspec
 
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
-from tools.reconcile.findings import Values, value_hash
+from tools.shown import Values, value_hash
 from tools.terminal import to_json, word
 from tools.wal import schema as s
 from tools.wal.records import version_text

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tools.reconcile.findings import Values
+from tools.shown import Values
 from wal.ids import TABLE_MAX
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, logs, or segment files.")]

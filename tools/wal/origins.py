@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from tools.terminal import word
 from wal import records as r
 from wal.ids import SESSION_BYTES, NodeId, TxId
 
@@ -68,3 +69,9 @@ class Origins:
                 if placement.epoch == epoch and placement.primary is not None:
                     return placement.primary
         return ""
+
+
+def origin_text(origin: r.Origin) -> str:
+    """Where a transaction comes from: what is known of it."""
+    named = {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
+    return " ".join(f"{name}={word(said.encode())}" for name, said in named.items() if said)

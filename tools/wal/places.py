@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,8 +13,10 @@ from engine.offline.live import is_live
 from engine.state.identity import read_identity
 from tools.terminal import Unreadable
 from wal import DirectoryDisk, Owner, Source
-from wal.cut import Loss, read_losses
 from wal.segment import segment_lsn
+
+if TYPE_CHECKING:
+    from wal.cut import Loss
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,8 @@ def losses_of(place: Place) -> list[Loss]:
     """What `cut` and `repair` left out of this log."""
     if place.log is None or not place.log.is_dir():
         return []
+    from wal.cut import read_losses  # noqa: PLC0415  # few ask
+
     with DirectoryDisk(place.log, read_only=True) as disk:
         return read_losses(disk)
 

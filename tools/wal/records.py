@@ -12,8 +12,9 @@ from typing import assert_never
 
 from rebalance.lives import INCARNATION_BITS
 from rebalance.results import COMMITTED
-from tools.reconcile.findings import Values, value_hash
+from tools.shown import Values, value_hash
 from tools.terminal import word
+from tools.wal.origins import origin_text
 from tools.wal.times import time_text
 from wal import Block
 from wal import records as r
@@ -110,12 +111,6 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
             return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}{whose}"
         case _:
             assert_never(record)
-
-
-def origin_text(origin: r.Origin) -> str:
-    """Where a transaction comes from: what is known of it."""
-    named = {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
-    return " ".join(f"{name}={word(said.encode())}" for name, said in named.items() if said)
 
 
 def _write(write: r.Write, tx: TxId, values: Values) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from tools.reconcile.findings import value_hash
+from tools.shown import value_hash
 from tools.wal.copy_at_rest import AtRest
 from tools.wal.maps import Maps
 from tools.wal.origins import Origins

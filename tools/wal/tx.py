@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
-from tools.wal.origins import Origins
+from tools.wal.origins import Origins, origin_text
 from tools.wal.places import Place, check_names, place_of
-from tools.wal.records import origin_text
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory

@@ -10,7 +10,8 @@ from engine.state.store import Entry
 from tests.tools.reconcile.replicas import ACC, Said, closed, copy_of, put, tx
 from tools.reconcile.compare import compare
 from tools.reconcile.copies import Clock, Compared, Copy, Rules
-from tools.reconcile.findings import Finding, Kind, Values
+from tools.reconcile.findings import Finding, Kind
+from tools.shown import Values
 from tools.wal.rows import LogRows
 from tools.wal.rows import Rows as LogSaid
 from wal import records as r

@@ -13,8 +13,9 @@ from engine.state.store_lmdb import LmdbStore
 from tests.support.directories import append, copies, replace
 from tests.support.reconciled import IN_DOUBT, NOW_MS, PARTITIONS, fragment_of
 from tools.reconcile import Finding, Kind, check
-from tools.reconcile.findings import printable, raw_key
+from tools.reconcile.findings import raw_key
 from tools.reconcile.sketch import sketch_of
+from tools.shown import printable
 from wal import Block, inspect, list_segments
 from wal import records as r
 

@@ -35,9 +35,10 @@ from tools.reconcile.aside import Lines
 from tools.reconcile.audit import Audit
 from tools.reconcile.changes import Outcome
 from tools.reconcile.cli import app
-from tools.reconcile.findings import Facts, Finding, Kind, Proof, Values, entry_facts
+from tools.reconcile.findings import Facts, Finding, Kind, Proof, entry_facts
 from tools.reconcile.plans import Act, Action, Header, Rules, Strategy, action_for
 from tools.reconcile.saved_plan import SavedPlan, read_plan
+from tools.shown import Values
 from wal import records as r
 from wal.ids import Fragment
 

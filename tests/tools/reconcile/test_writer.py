@@ -21,9 +21,10 @@ from tests.support.directories import SEGMENT_BYTES, Nodes, copies, replace
 from tests.support.reconciled import PARTITIONS, fragment_of
 from tests.tools.reconcile.test_repair import rows_of
 from tools.reconcile.changes import Change, Outcome, in_runs
-from tools.reconcile.findings import Facts, Kind, Values, entry_facts
+from tools.reconcile.findings import Facts, Kind, entry_facts
 from tools.reconcile.plans import Act, Action, Header
 from tools.reconcile.writer import NotAllWritten, Told, Writer
+from tools.shown import Values
 
 TYPES: dict[str, Any] = {"key": BinaryType(), "value": BinaryType(), "epoch": LongType(), "counter": LongType()}
 ROWS = ["namespace", "key", "value", "epoch", "counter"]

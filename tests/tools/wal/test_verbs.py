@@ -34,7 +34,10 @@ def test_all_verbs_are_listed_and_each_has_its_own_help() -> None:
             ["engine.api", "engine.node.node", "tools.wal.verify", "tools.reconcile.report", "lmdb", "pydantic"],
         ),
         (["verify", str(DIRECTORY)], ["engine.state.store", "rebalance.table", "wal.log", "lmdb", "hashlib"]),
-        (["tx", "00000000", str(DIRECTORY)], ["tools.wal.dump", "rebalance.table", "wal.log", "lmdb", "hashlib"]),
+        (
+            ["tx", "00000000", str(DIRECTORY)],
+            ["tools.wal.records", "tools.reconcile", "wal.archive", "rebalance.table", "wal.log", "lmdb", "hashlib"],
+        ),
     ],
 )
 def test_nobody_waits_for_what_is_not_asked(words: list[str], unneeded: list[str]) -> None:
