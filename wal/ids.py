@@ -22,10 +22,11 @@ Fragment = tuple[Namespace, int]
 """(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
 
 TxId = bytes
-"""16 bytes: the client's session, which it drew, and a number that rises with each thing it asks (u48, big-endian)."""
+"""16 bytes: the client's session, which it named, and a number that rises with each thing it asks (u48, big-endian)."""
 
 TX_ID_BYTES = 16
 SESSION_BYTES = 10
+SESSION_DRAWN_BITS = 48
 SEQUENCE_MAX = (1 << 48) - 1
 DECISIONS: Namespace = "~tx"
 """The engine's namespace of two-phase commit decisions: transaction id -> outcome, counted like any other fragment."""
@@ -139,6 +140,20 @@ def strays_of(keys: Sequence[bytes], partition: int, partitions: int) -> list[in
 def fragment_name(fragment: Fragment) -> str:
     """How a fragment prints everywhere: `acc/7`."""
     return f"{fragment[0]}/{fragment[1]}"
+
+
+def session_of(opened_s: int, drawn: int) -> bytes:
+    """The name of a session: seconds since 1970 (u32), by its client's clock, and bits that it drew.
+
+    The time is for people, and no rule looks at it; to who answers a session is ten bytes.
+    """
+    name = (opened_s & 0xFFFFFFFF) << SESSION_DRAWN_BITS | drawn
+    return name.to_bytes(SESSION_BYTES, "big")
+
+
+def opened_s(tx: TxId) -> int:
+    """When the session of an id was opened, by its client's clock, in seconds since 1970."""
+    return int.from_bytes(tx[: SESSION_BYTES - SESSION_DRAWN_BITS // 8], "big")
 
 
 def tx_of(session: bytes, sequence: int) -> TxId:

@@ -1,9 +1,10 @@
 """Who a client is to the nodes: its sessions, and which of their answers it has.
 
-A session is ten bytes that the client drew, and numbers that rise. Up to which number it has every answer goes with each
-request, and then the nodes need not keep those any more (`engine.data.sessions`). An answer that never came would hold back
-all later ones: so when a call ends as unknown, the client goes on in another session, and the one that it leaves is kept
-by the nodes for as long as the client lives, to be asked about.
+A session is ten bytes, when it was opened and what the client drew (`docs/ids.md`), and numbers that rise. Up to which
+number it has every answer goes with each request, and then the nodes need not keep those any more
+(`engine.data.sessions`). An answer that never came would hold back all later ones: so when a call ends as unknown, the
+client goes on in another session, and the one that it leaves is kept by the nodes for as long as the client lives, to be
+asked about.
 
 What has a label is asked in a session of the label's own, as soon as the label comes again: so the log says it once for
 all of that session (`engine.data.origins`), and no transaction pays for its name.
@@ -11,7 +12,7 @@ all of that session (`engine.data.origins`), and no transaction pays for its nam
 
 from __future__ import annotations
 
-from wal.ids import SESSION_BYTES, TX_ID_BYTES, TxId, sequence_of, tx_of
+from wal.ids import SESSION_BYTES, SESSION_DRAWN_BITS, TX_ID_BYTES, TxId, sequence_of, session_of, tx_of
 
 AHEAD_MAX = 1 << 14
 """A session that runs so far ahead of its oldest open call is left; nodes refuse what is four times as far."""
@@ -22,6 +23,7 @@ ENDED_MAX = 4096
 GIVEN_UP_MAX = 1024
 """So many ids that were named, and under which nothing was asked, are remembered."""
 
+MS = 1_000_000
 LABELS_MAX = 64
 """So many labels of a client have a session of their own, the first that came again; others are said each time."""
 LABELS_SEEN_MAX = 256
@@ -58,11 +60,12 @@ class ClientSession:
 class Identity:
     """The sessions of one client."""
 
-    def __init__(self, draw: int) -> None:
-        """`draw`: 64 random bits or more."""
+    def __init__(self, draw: int, *, now: int, wall_ms: int) -> None:
+        """`draw`: 128 random bits; `wall_ms`: what the wall clock reads where `now` is the time."""
         self._draw = draw
-        self.current = ClientSession(self._name())
-        self.owners = ClientSession(self._name())  # only ever holds locks: nothing is executed under these ids
+        self._wall_ms = wall_ms - now // MS  # where time began
+        self.current = ClientSession(self._name(now))
+        self.owners = ClientSession(self._name(now))  # only ever holds locks: nothing is executed under these ids
         self._labelled: dict[str, ClientSession] = {}
         self._labels_seen: dict[str, None] = {}
         self._others: dict[bytes, ClientSession] = {}  # those of labels, by name
@@ -70,22 +73,22 @@ class Identity:
         self._ended: dict[bytes, None] = {}
         self._given_up: dict[TxId, None] = {}
 
-    def _name(self) -> bytes:
-        """Ten bytes that nobody else has: what the client drew, multiplied on."""
+    def _name(self, now: int) -> bytes:
+        """Ten bytes that nobody else has: the time, and what the client drew, multiplied on."""
         self._draw = (self._draw * 0xDA942042E4DD58B5 + 0x9E3779B97F4A7C15F39CC0605CEDC835) & ((1 << 128) - 1)
-        return (self._draw >> 48).to_bytes(SESSION_BYTES, "big")
+        return session_of((self._wall_ms + now // MS) // 1000, self._draw >> 128 - SESSION_DRAWN_BITS)
 
     def new_tx(self, now: int, label: str = "") -> TxId:
         """An id for something that will be asked, and that its client calls so."""
-        session = self._of_label(label) if label else self.current
+        session = self._of_label(label, now) if label else self.current
         if session.next - session.low >= AHEAD_MAX:
-            session = self._leave(session)
+            session = self._leave(session, now)
         number = session.next
         session.next = number + 1
         session.open[number] = now
         return session.name + number.to_bytes(TX_ID_BYTES - SESSION_BYTES, "big")
 
-    def _of_label(self, label: str) -> ClientSession:
+    def _of_label(self, label: str, now: int) -> ClientSession:
         """The session in which a label is asked."""
         session = self._labelled.get(label)
         if session is not None:
@@ -95,11 +98,11 @@ class Identity:
             if len(self._labels_seen) > LABELS_SEEN_MAX:
                 del self._labels_seen[next(iter(self._labels_seen))]
         elif len(self._labelled) < LABELS_MAX:
-            return self._begin(label)
+            return self._begin(label, now)
         return self.current
 
-    def _begin(self, label: str) -> ClientSession:
-        session = self._labelled[label] = ClientSession(self._name(), label)
+    def _begin(self, label: str, now: int) -> ClientSession:
+        session = self._labelled[label] = ClientSession(self._name(now), label)
         self._others[session.name] = session
         return session
 
@@ -164,15 +167,15 @@ class Identity:
             if not session.open and self._left.pop(session.name, None) is not None:
                 self._end(session)
 
-    def leave(self, tx: TxId) -> bool:
+    def leave(self, tx: TxId, now: int) -> bool:
         """Go on in another session than that of an id, whose answer is missing. Whether it was gone on in until now."""
         session = self.session_of(tx)
         if session is None or session.name in self._left:
             return False
-        self._leave(session)
+        self._leave(session, now)
         return True
 
-    def _leave(self, session: ClientSession) -> ClientSession:
+    def _leave(self, session: ClientSession, now: int) -> ClientSession:
         if session.open:
             self._left[session.name] = session
             if len(self._left) > SESSIONS_MAX:
@@ -180,10 +183,10 @@ class Identity:
         else:
             self._end(session)
         if not session.label:
-            self.current = ClientSession(self._name())
+            self.current = ClientSession(self._name(now))
             return self.current
         del self._others[session.name]
-        return self._begin(session.label)
+        return self._begin(session.label, now)
 
     def _end(self, session: ClientSession) -> None:
         """A session that was left has all its answers."""

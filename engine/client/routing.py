@@ -34,14 +34,15 @@ _ONLY = [0]
 class Router:
     """The routing of one client."""
 
-    def __init__(self, seeds: list[Address], *, draw: int, domain: str = "") -> None:
-        """`draw`: 128 random bits, for the names of this client's sessions; `domain`: copies there are near."""
+    def __init__(self, seeds: list[Address], *, draw: int, now: int, wall_ms: int, domain: str = "") -> None:
+        """`draw`: 128 random bits, for the names of this client's sessions, and `wall_ms` the wall clock's time now, that
+        people see in them; `domain`: copies there are near."""
         self.places = Places(seeds, domain)
         self._flights: dict[int, Flight] = {}
         self._calls: dict[int, Errand] = {}
         self._due = NEVER  # no call has anything to do before
         self._next_id = 1
-        self.identity = Identity(draw)
+        self.identity = Identity(draw, now=now, wall_ms=wall_ms)
         self._table_asked_at: int | None = None
         self._table_turn = 0
         self._table_id = 0
@@ -49,7 +50,7 @@ class Router:
         self._listen_at: int | None = None  # when to look whether the oldest flight was answered
         self.sends: list[tuple[Address, Request]] = []
         self.done: list[Call] = []
-        self.now = 0
+        self.now = now
 
     @property
     def topology(self) -> Topology | None:
@@ -204,7 +205,7 @@ class Router:
         if not isinstance(call.error, errors.CommitUnknown):
             if call.error is not None:
                 self.identity.close(call.tx)
-        elif self.identity.leave(call.tx):
+        elif self.identity.leave(call.tx, self.now):
             probe("client.session_left")
 
     # Replies.

@@ -62,7 +62,13 @@ class Session:
         self.name = name
         self.loop = asyncio.get_running_loop()
         self.timeout = timeout
-        self.router = Router(seeds, draw=secrets.randbits(128), domain=domain)
+        self.router = Router(
+            seeds,
+            draw=secrets.randbits(128),
+            now=time.monotonic_ns(),
+            wall_ms=time.time_ns() // 1_000_000,
+            domain=domain,
+        )
         self.links: Links | None = None
         self.cuts = CutLeases(self, self.loop)
         self._flushing = False

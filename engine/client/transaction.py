@@ -409,7 +409,8 @@ class Transaction:
             await self.session.call(UnlockCall(self.tx, [call.first_written]), timeout=KEEP_SECONDS)
             identity.close(self.tx)
         except errors.Error:
-            identity.leave(self.tx)  # its lease runs out; until then its session is not to be forgotten
+            # Its lease runs out; until then its session is not to be forgotten.
+            identity.leave(self.tx, self.session.router.now)
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""

@@ -204,7 +204,7 @@ class Client:
         self._alarm: int | None = None
         self._flushing = False
         seeds = [machine.address for machine in world.machines.values()]
-        self.router = Router(seeds, draw=self._draw.getrandbits(128))
+        self.router = Router(seeds, draw=self._draw.getrandbits(128), now=world.now, wall_ms=world.wall_ms)
         self._flush()
 
     @property

@@ -16,7 +16,7 @@ from tools.wal.filters import Filter
 from tools.wal.origins import origin_text
 from tools.wal.places import check_names, place_of
 from tools.wal.story import Change, Event, Seen, Story, Verdict
-from tools.wal.times import time_of, time_text
+from tools.wal.times import opened_text, session_text, time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
 from wal.footer import speaking_of
@@ -133,6 +133,7 @@ class Shown:
             return
         origin = self._story.origin(verdict.last)
         by = f" {origin_text(origin)}" if origin is not None else ""
+        by += session_text(verdict.last.tx, verdict.last.time_ms)
         who = (
             f"tx={tx_name(verdict.last.tx)}{by}"
             if verdict.last.tx
@@ -182,7 +183,8 @@ class Shown:
         told |= {"op": "delete"} if change.deleted else {"op": "put", "size": change.size, "hash": change.hash}
         if change.value is not None:
             told["value"] = word(change.value)
-        told |= {"tx": change.tx.hex(), "prepared": change.prepared}
+        opened = opened_text(change.tx, change.time_ms) if change.tx else ""
+        told |= {"tx": change.tx.hex(), "prepared": change.prepared, "session_opened": opened}
         origin = self._story.origin(change)
         if origin is not None:
             told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}

@@ -16,7 +16,7 @@ from tools.shown import Values, value_hash
 from tools.terminal import to_json, word
 from tools.wal import schema as s
 from tools.wal.records import version_text
-from tools.wal.times import time_text
+from tools.wal.times import opened_text, time_text
 from wal import Block
 from wal import records as r
 from wal.ids import DECISIONS, Namespace
@@ -192,6 +192,7 @@ class Told:
                     client=client,
                     address=address,
                     labels_all=labels_all,
+                    session_opened=opened_text(tx, block.time_ms),
                 )
             case _:
                 assert_never(record)

@@ -15,7 +15,7 @@ from rebalance.results import COMMITTED
 from tools.shown import Values, value_hash
 from tools.terminal import word
 from tools.wal.origins import origin_text
-from tools.wal.times import time_text
+from tools.wal.times import session_text, time_text
 from wal import Block
 from wal import records as r
 from wal.ids import DECISIONS, EXPIRIES, Namespace, TxId, tx_name
@@ -26,16 +26,17 @@ def lines(block: Block, values: Values = Values.NONE, head: str = "") -> list[st
     """The records of a block, each in one line that begins with `head`."""
     time = time_text(block.time_ms)
     return [
-        f"{head}lsn={lsn} time={time} {_said(record, values)}" for lsn, record in enumerate(block.records, block.first_lsn)
+        f"{head}lsn={lsn} time={time} {_said(record, values, block.time_ms)}"
+        for lsn, record in enumerate(block.records, block.first_lsn)
     ]
 
 
 def line(lsn: int, time_ms: int, record: r.Record, values: Values = Values.NONE) -> str:
     """A record in one line; the form of each kind does not change."""
-    return f"lsn={lsn} time={time_text(time_ms)} {_said(record, values)}"
+    return f"lsn={lsn} time={time_text(time_ms)} {_said(record, values, time_ms)}"
 
 
-def _said(record: r.Record, values: Values) -> str:
+def _said(record: r.Record, values: Values, time_ms: int) -> str:
     if type(record) is r.Update and len(record.writes) == 1 and values is Values.NONE:  # nearly every record is one
         (write,) = record.writes
         keys, namespace = write.keys, write.namespace
@@ -44,11 +45,11 @@ def _said(record: r.Record, values: Values) -> str:
             said = "deleted" if value is None else f"{len(value)}B"
             at = f"{_name(namespace)}/{write.partition}({write.start},1)e{write.epoch}"
             return f"update {at} tx={write.tx.hex()} {word(keys[0])}={said}"
-    return f"{kind_of(record)} {about(record, values)}".rstrip()
+    return f"{kind_of(record)} {about(record, values, time_ms)}".rstrip()
 
 
-def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case for each record, flat
-    """What a record says, but for its kind."""
+def about(record: r.Record, values: Values, time_ms: int) -> str:  # noqa: C901  # one case for each record, flat
+    """What a record that was logged then says, but for its kind."""
     match record:
         case r.Update(writes) | r.History(writes):
             return " ".join(_write(write, write.tx, values) for write in writes)
@@ -108,7 +109,8 @@ def about(record: r.Record, values: Values) -> str:  # noqa: C901  # one case fo
             return f"p{partition} e{epoch} with={word(node.encode())} round={round_}"
         case r.Origin():
             whose = " labels=all-of-its-session" if record.labels_all else ""
-            return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}{whose}"
+            opened = session_text(record.tx, time_ms)
+            return f"tx={tx_name(record.tx)} p{record.partition} e{record.epoch} {origin_text(record)}{whose}{opened}"
         case _:
             assert_never(record)
 

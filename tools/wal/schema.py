@@ -277,6 +277,7 @@ class Origin(_Record, kw_only=True, tag="origin"):
     client: str = ""
     address: str = ""
     labels_all: bool = False
+    session_opened: str = ""
 
 
 Object: TypeAlias = (

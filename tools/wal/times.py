@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from engine.errors import UsageError
+from wal.ids import TxId, opened_s
 
 _AGO = r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_OPEN_MS_MAX = 400 * _UNITS_MS["d"]
+"""No client is thought to have one session for longer, and no clock to be wrong by more than a day."""
 
 
 @lru_cache(maxsize=1024)
@@ -24,6 +27,27 @@ def time_text(time_ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return f"{time_ms}ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def opened_text(tx: TxId, logged_ms: int) -> str:
+    """When the session of an id was opened, by its client's clock, to the second; nothing where that is not to be believed
+    of what was logged then: ids of older versions have no time in them.
+
+    >>> opened_text(bytes.fromhex("6553f100aabbccddeeff000000000001"), 1_700_000_000_123)
+    '2023-11-14T22:13:20Z'
+    >>> opened_text(bytes.fromhex("aabbccddeeff00112233000000000001"), 1_700_000_000_123)
+    ''
+    """
+    opened_ms = 1000 * opened_s(tx)
+    if not logged_ms - _OPEN_MS_MAX <= opened_ms <= logged_ms + _UNITS_MS["d"]:
+        return ""
+    return time_text(opened_ms).replace(".000", "")
+
+
+def session_text(tx: TxId, logged_ms: int) -> str:
+    """The same as a word behind others of a line."""
+    opened = opened_text(tx, logged_ms)
+    return f" session-opened={opened}" if opened else ""
 
 
 def time_of(text: str, now_ms: int) -> int:

@@ -10,7 +10,7 @@ from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
 from tools.wal.origins import Origins, origin_text
 from tools.wal.places import Place, check_names, place_of
-from tools.wal.times import time_text
+from tools.wal.times import opened_text, session_text, time_text
 from tools.wal.trouble import Trouble
 from tools.wal.tx_story import End, Finder, TxReading, TxStory
 from wal import Block, RawBlock, asked
@@ -125,8 +125,9 @@ def _has_map(raw: RawBlock) -> bool:
 
 def _lines(story: TxStory, origin: r.Origin | None) -> Iterator[str]:
     name = f"tx={tx_name(story.tx)}"
-    if origin is not None:
-        yield f"{name} {origin_text(origin)}"
+    whence = f"{origin_text(origin) if origin is not None else ''}{session_text(story.tx, story.began_ms)}"
+    if whence:
+        yield f"{name} {whence.lstrip()}"
     for step in story.steps:
         yield f"{name} {time_text(step.time_ms)} {step.node}:{step.lsn} {step.what} p{step.partition} {step.about}".rstrip()
     end, where = story.end()
@@ -139,6 +140,7 @@ def _object(story: TxStory, origin: r.Origin | None) -> dict[str, Any]:
     told: dict[str, Any] = {"tx": story.tx.hex(), "end": str(end), "where": where, "participants": story.participants}
     if origin is not None:
         told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
+    told["session_opened"] = opened_text(story.tx, story.began_ms)
     told["steps"] = [
         {
             "time": time_text(step.time_ms),

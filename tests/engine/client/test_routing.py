@@ -68,7 +68,7 @@ class Story:
     """A router that knows both nodes, and what it sent."""
 
     def __init__(self) -> None:
-        self.router = Router([A, B], draw=1)
+        self.router = Router([A, B], draw=1, now=0, wall_ms=0)
         self.router.places.to_connect.clear()
         self.now = SECOND
         for address in (A, B):
@@ -350,7 +350,7 @@ def test_a_page_ends_where_the_first_node_has_more() -> None:
 
 def _two_copies() -> Router:
     """A router that knows both nodes, and that both have every partition; it is near the second one."""
-    router, now = Router([A, B], draw=1, domain="here"), SECOND
+    router, now = Router([A, B], draw=1, now=0, wall_ms=0, domain="here"), SECOND
     router.places.to_connect.clear()
     for address in (A, B):
         router.on_connected(address, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from engine import aio
 from tests.support.commands import objects, wal
 from tests.support.directories import build
 from tools.wal.origins import Origins
+from tools.wal.times import session_text
 from wal import records as r
+from wal.ids import session_of
 
 PUTS = 400
 PAYMENTS = 40
@@ -140,3 +143,31 @@ def test_an_embedded_node_says_that_it_is_one(tmp_path: Path) -> None:
         database.namespace("acc", codec="str")["k"] = "v"
     (origin,) = told("dump", tmp_path, "--type", "origin")
     assert origin["address"].startswith("embedded")
+
+
+def test_all_that_tells_of_a_transaction_says_when_its_session_was_opened(known: list[Path]) -> None:
+    """And who knows only that finds it by how its id begins."""
+    seen = told("key", "acc", "k20", *known)[-1]["verdict"]["last"]
+    opened, (story,) = seen["session_opened"], told("tx", seen["tx"], *known)
+    assert opened == story["session_opened"] != ""
+    first_ms = min(step["time_ms"] for step in story["steps"])
+    assert -1_000 < first_ms - datetime.fromisoformat(opened).timestamp() * 1000 < 600_000, "it was opened for this test"
+    assert f" session-opened={opened}" in wal("key", "acc", "k20", *known).stdout.splitlines()[-2]
+    assert f" session-opened={opened}" in wal("tx", seen["tx"], *known).stdout.splitlines()[0]
+    origins = [item for item in told("dump", known[0], "--type", "origin") if item["tx"][:20] == seen["tx"][:20]]
+    assert origins
+    assert {item["session_opened"] for item in origins} == {opened}
+    shown = [line for line in wal("dump", known[0], "--type", "origin").stdout.splitlines() if seen["tx"][:20] in line]
+    assert all(f" session-opened={opened}" in line for line in shown)
+    by_time = f"{int(datetime.fromisoformat(opened).timestamp()):08x}"
+    found = told("tx", by_time, *known)
+    assert {one["tx"][:8] for one in found} == {by_time}
+    assert {one["session_opened"] for one in found} == {opened}
+
+
+def test_a_time_that_no_session_can_have_is_not_shown() -> None:
+    """Ids of older versions have bits there that were drawn."""
+    logged_ms = 1_700_000_000_000
+    for seconds, shown in ((0, True), (-86_400, True), (86_400, True), (86_401, False), (-401 * 86_400, False)):
+        tx = session_of(1_700_000_000 + seconds, 5) + bytes(6)
+        assert bool(session_text(tx, logged_ms)) is shown
