@@ -33,8 +33,7 @@ from wal.disk import File
 from wal.errors import Finding, Kind
 from wal.ids import Fragment
 from wal.records import Record, Update, Write
-from wal.segment import archive_name
-from wal.stored import Archived
+from wal.segment import Archived, archive_name
 
 _record = msgspec.msgpack.Decoder(Record)
 _write = msgspec.msgpack.Decoder(Write)

@@ -15,9 +15,9 @@ from wal.codec import FormatError
 from wal.disk import Disk, File
 from wal.errors import Finding
 from wal.scan import Scan
-from wal.segment import segment_lsns, segment_name
+from wal.segment import segment_lsns, segment_name, stored_bytes, stored_name
 from wal.segment_file import read_header, read_trailer
-from wal.stored import open_segment, stored_bytes, stored_name
+from wal.stored import open_segment
 from wal.walk import ReadableDisk
 
 _CHUNK = 1 << 20

@@ -25,10 +25,10 @@ from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.footer import Ask, Footer, Span, Told
 from wal.index import SegmentIndex
 from wal.scan import RawBlock, Scan, read_block
-from wal.segment import Block, SegmentInfo, segment_lsns, segment_name
+from wal.segment import Block, SegmentInfo, segment_lsns, segment_name, stored_bytes
 from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
 from wal.segment_walk import Choose, SegmentWalk
-from wal.stored import open_segment, stored_bytes
+from wal.stored import open_segment
 from wal.walk import Owner, ReadableDisk, Walk
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | ReadableDisk

@@ -31,9 +31,9 @@ from wal.codec import (
 from wal.disk import Disk, File
 from wal.errors import Finding, Kind, LogBehindStore, LogDamaged, LogForeign, LogTooNew
 from wal.scan import Scan, nonzero_end, survivors
-from wal.segment import SegmentBuilder, segment_lsn, segment_lsns, segment_name
+from wal.segment import SegmentBuilder, segment_lsn, segment_lsns, segment_name, stored_bytes, stored_name
 from wal.segment_file import Sealed, broken, newer, read_header, read_trailer, rebuild, wrong_size
-from wal.stored import open_segment, stored_bytes, stored_name
+from wal.stored import open_segment
 
 
 class Examined:

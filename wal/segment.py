@@ -48,6 +48,27 @@ def file_name(first_lsn: int, archived: int) -> str:
     return archive_name(first_lsn) if archived else segment_name(first_lsn)
 
 
+class Archived:
+    """The segment in an archive (`wal.archive.ArchiveFile`), to whoever need not know how it stands there.
+
+    `problems` is what of it cannot be given back, and why; `newer`: one of them is that a newer version wrote it.
+    """
+
+    stored: int
+    problems: list[str]
+    newer: bool
+
+
+def stored_bytes(file: object) -> int:
+    """The size of the archive behind a segment; 0 if it is none."""
+    return file.stored if isinstance(file, Archived) else 0
+
+
+def stored_name(file: object, lsn: int) -> str:
+    """The name of the file behind the segment that begins at `lsn`."""
+    return file_name(lsn, stored_bytes(file))
+
+
 def segment_lsn(name: str) -> int | None:
     """The first LSN of the segment with this file name, archived or not; None if it is no segment's name."""
     return int(name[:20]) if name[20:] in (".wal", ".walz") and name[:20].isdecimal() and name.isascii() else None

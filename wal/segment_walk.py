@@ -27,9 +27,8 @@ from wal.parts import Few, PartsBuilder, check_part, opened, pieces
 from wal.probe import probe
 from wal.records import Record
 from wal.scan import RawBlock, Scan, blocks_in, nonzero_end, survivors
-from wal.segment import Block, SegmentBuilder, SegmentInfo
+from wal.segment import Archived, Block, SegmentBuilder, SegmentInfo, stored_bytes, stored_name
 from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
-from wal.stored import Archived, stored_bytes, stored_name
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""

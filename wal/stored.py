@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from wal.disk import DiskMissing, File
-from wal.segment import archive_name, file_name, segment_name
+from wal.segment import archive_name, segment_name
 
 
 class Opens(Protocol):
@@ -17,17 +17,6 @@ class Opens(Protocol):
     def open(self, name: str, write: bool = False) -> File:
         """An existing file; DiskMissing if there is none."""
         ...
-
-
-class Archived:
-    """The segment in an archive (`wal.archive.ArchiveFile`), to who need not know how it stands there.
-
-    `problems` is what of it cannot be given back, and why; `newer`: one of them is that a newer version wrote it.
-    """
-
-    stored: int
-    problems: list[str]
-    newer: bool
 
 
 def open_segment(disk: Opens, lsn: int) -> File:
@@ -44,13 +33,3 @@ def open_segment(disk: Opens, lsn: int) -> File:
             return ArchiveFile(disk.open(archive_name(lsn)))
         except DiskMissing:
             raise error from None
-
-
-def stored_bytes(file: File) -> int:
-    """The size of the archive behind a segment; 0 if it is none."""
-    return file.stored if isinstance(file, Archived) else 0
-
-
-def stored_name(file: File, lsn: int) -> str:
-    """The name of the file behind the segment that begins at `lsn`."""
-    return file_name(lsn, stored_bytes(file))

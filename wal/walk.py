@@ -22,10 +22,10 @@ from wal.disk import DiskMissing, File
 from wal.errors import Finding
 from wal.footer import Ask, Footer, Span, Told
 from wal.parts import Few
-from wal.segment import segment_lsns, segment_name
+from wal.segment import segment_lsns, segment_name, stored_name
 from wal.segment_file import read_header
 from wal.segment_walk import Choose, Found, SegmentWalk, finding
-from wal.stored import open_segment, stored_name
+from wal.stored import open_segment
 
 Owner: TypeAlias = tuple[str, str]
 """The cluster and the node that a log belongs to."""
