@@ -67,6 +67,7 @@ def _about(told: dict[str, Any]) -> str:
         case "origin":
             known = [f"{name}={told[name]}" for name in ("by", "label", "client", "address") if told.get(name)]
             words = [f"tx={told['tx']} {place}", *known, *(["labels=all-of-its-session"] if told.get("labels_all") else [])]
+            words += [f"session-opened={told['session_opened']}"] if told.get("session_opened") else []
         case other:
             raise AssertionError(f"no line is known for a {other}")
     return " ".join(words)

@@ -125,7 +125,8 @@ def _has_map(raw: RawBlock) -> bool:
 
 def _lines(story: TxStory, origin: r.Origin | None) -> Iterator[str]:
     name = f"tx={tx_name(story.tx)}"
-    whence = f"{origin_text(origin) if origin is not None else ''}{session_text(story.tx, story.began_ms)}"
+    opened = session_text(story.tx, story.began_ms) if story.steps else ""
+    whence = f"{origin_text(origin) if origin is not None else ''}{opened}"
     if whence:
         yield f"{name} {whence.lstrip()}"
     for step in story.steps:
@@ -140,7 +141,7 @@ def _object(story: TxStory, origin: r.Origin | None) -> dict[str, Any]:
     told: dict[str, Any] = {"tx": story.tx.hex(), "end": str(end), "where": where, "participants": story.participants}
     if origin is not None:
         told |= {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}
-    told["session_opened"] = opened_text(story.tx, story.began_ms)
+    told["session_opened"] = opened_text(story.tx, story.began_ms) if story.steps else ""
     told["steps"] = [
         {
             "time": time_text(step.time_ms),
