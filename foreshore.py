@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the command, and exit with its code."""
+    _open_what_is_closed()
     try:
         from engine.siblings import check_siblings  # noqa: PLC0415  # inside, so that an interrupt is met
 
@@ -39,6 +40,20 @@ def main() -> None:
         missing = f"the command needs {error.name}, which is not installed: pip install 'foreshore[node]'"
         print(f"foreshore: {missing if isinstance(error, ModuleNotFoundError) else error}", file=sys.stderr)
         sys.exit(3)
+
+
+def _open_what_is_closed() -> None:
+    """Where whoever began this closed its input, its output or its errors (`>&-`), the next file that is opened would stand
+    there, and be written to. An answer that nobody can get fails as one for which there is no room."""
+    for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, flags)  # the lowest that is free, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  # to the end
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _import_msgspec() -> None:

@@ -121,3 +121,22 @@ def test_what_msgspec_and_pathlib_import_in_vain_is_there_for_whoever_uses_it() 
     )
     system = f"{os.uname().sysname} a b a%20b typing_extensions"
     assert done.stdout.splitlines() == ["[]", "file:///a%20b So.", system]
+
+
+@pytest.mark.parametrize("words", [["dump", LOG], ["dump", LOG, "--values", "none"]], ids=["quick", "parsed"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_an_output_that_was_closed_is_no_file_that_is_opened_later(closed: str, words: list[str]) -> None:
+    """And no traceback: an answer for which there is no output was not given."""
+    command = [sys.executable, "-m", "foreshore", "wal", *words]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$@" {closed}', "sh", *command],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=environment(),
+    )
+    lost = ">&-" in closed.replace("2>&-", "")
+    assert done.returncode == (3 if lost else 0)
+    assert done.stdout == ("" if lost else wal("dump", LOG).stdout)
+    assert done.stderr.startswith("foreshore: the answer could not be written") if closed == ">&-" else done.stderr == ""

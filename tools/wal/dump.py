@@ -18,8 +18,8 @@ from tools.shown import Values
 from tools.terminal import ExitCode, Paint, bytes_of, emit, emit_file, emit_objects, line_bytes, object_bytes
 from tools.wal.absent import Shown, absent
 from tools.wal.filters import Filter, Span, check_range
-from tools.wal.jobs import Run, written_in_parts
 from tools.wal.objects import Keys, Told
+from tools.wal.origins import without_place
 from tools.wal.places import Place, place_of
 from tools.wal.records import line, lines
 from tools.wal.times import time_of
@@ -31,6 +31,7 @@ from wal.records import KINDS, Origin, Record
 if TYPE_CHECKING:
     import typer
 
+    from tools.wal.jobs import Run
     from tools.wal.options import (
         AsJson,
         Directories,
@@ -116,6 +117,8 @@ def dump(
     shown = Shown()
     with paged(pager):
         if jobs > 1:
+            from tools.wal.jobs import written_in_parts  # noqa: PLC0415  # who reads alone does not wait for it
+
             for place in places:
                 shows = partial(_shown, place, wanted, from_lsn, to_lsn, render=render, paint=paint, as_json=as_json)
                 for findings, file in written_in_parts(place, jobs, list[Finding], shows):
@@ -279,6 +282,7 @@ def _following(
 
 def tx_of(text: str | None) -> str:
     """How a transaction's id begins. Raises UsageError."""
+    text = text if text is None else without_place(text)
     if text is not None and not re.fullmatch(r"[0-9A-Fa-f]{1,32}", text):
         raise UsageError(f"--tx is {text!r}: expected 1 to 32 hexadecimal digits, as a dump prints a transaction")
     return (text or "").lower()

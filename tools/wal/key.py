@@ -54,6 +54,7 @@ def key(
     places = [place_of(text) for text in directories]
     check_names(places)
     data = bytes_of(key)
+    said = partition
     if partition is None:
         known = map_of_cluster(places)
         if known is None:
@@ -85,6 +86,12 @@ def key(
     verdict = story.verdict()
     emit(map(to_json, shown.objects(verdict)) if as_json else shown.lines(verdict))
     nothing = absent(places, Filter(namespace=namespace, key=data)) if verdict.last is None else ExitCode.OK
+    if verdict.last is None and said is not None:
+        known = map_of_cluster(places)
+        if known is not None and (there := known.place(namespace, data)) != said:
+            complain(
+                f"by the map here this key is in partition {there}: without --partition it is looked for there"
+            )
     if verdict.differ and any(place.live for place in places):
         complain("a node runs in one of these: what differs there may be under way")
     trouble.end(ExitCode.WRONG if verdict.differ else nothing)

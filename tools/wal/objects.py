@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+from binascii import b2a_base64
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import lru_cache
@@ -264,7 +264,7 @@ _WRITTEN: dict[Keys, Callable[[bytes], str]] = {
     Keys.TEXT: word,
     Keys.UTF8: _utf8,
     Keys.HEX: bytes.hex,
-    Keys.BASE64: lambda data: base64.b64encode(data).decode(),
+    Keys.BASE64: lambda data: b2a_base64(data, newline=False).decode(),
 }
 
 

@@ -71,6 +71,16 @@ class Origins:
         return ""
 
 
+def without_place(text: str) -> str:
+    """An id as an application has it, `<id>@<partition>`, says which partition decides: logs know that.
+
+    >>> without_place("6b076b9fd9bc0d564553000000000001@7")
+    '6b076b9fd9bc0d564553000000000001'
+    """
+    name, _, place = text.partition("@")
+    return name if place.isdecimal() else text
+
+
 def origin_text(origin: r.Origin) -> str:
     """Where a transaction comes from: what is known of it."""
     named = {"by": origin.node, "label": origin.label, "client": origin.client, "address": origin.address}

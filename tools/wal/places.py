@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from wal.cut import Loss
 
 
+INSIDE_MAX = 10
+"""So many data directories are named to who names the directory that they are in."""
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """What stands at a path. `directory` and `node` are there if it is, or is in, a data directory."""
 
@@ -118,7 +122,11 @@ def _directory(path: Path, directory: Path) -> Place:
     if identity is None and not log.is_dir():
         if problem:
             raise Unreadable(problem)
-        raise Unreadable(f"{directory} is not a data directory: expected identity.json, wal and store, found none of them")
+        inside = sorted(str(entry.parent) for entry in directory.glob("*/identity.json"))
+        meant = f"; did you mean {' '.join(inside[:INSIDE_MAX])}?" if inside else ""
+        raise Unreadable(
+            f"{directory} is not a data directory: expected identity.json, wal and store, found none of them{meant}"
+        )
     return Place(
         path=path,
         log=log if log.is_dir() else None,

@@ -7,7 +7,6 @@ the record stands, each entry by itself with its counter, ranges as their first 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from typing import Literal, TypeAlias
 
@@ -308,6 +307,8 @@ Object: TypeAlias = (
 
 def schema() -> bytes:
     """The JSON schema of all objects, as `docs/wal-dump.schema.json` has it."""
+    import inspect  # noqa: PLC0415  # no dump needs it
+
     found = msgspec.json.schema(Object)
     for kind in found["$defs"].values():
         if "description" in kind:

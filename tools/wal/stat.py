@@ -12,7 +12,6 @@ import msgspec
 from tools.terminal import ExitCode, Row, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter, check_range
-from tools.wal.jobs import Run, in_parts
 from tools.wal.places import Place, place_of
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
@@ -25,6 +24,7 @@ from wal.tally import TALLIED, Tally, sum_up
 if TYPE_CHECKING:
     import typer
 
+    from tools.wal.jobs import Run
     from tools.wal.options import AsJson, Directories, FromLsn, Jobs, OfNamespace, OfPartition, ToLsn
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,6 +52,8 @@ def stat(
     for place in places:
         counted = Counted()
         if jobs > 1:
+            from tools.wal.jobs import in_parts  # noqa: PLC0415  # who reads alone does not wait for it
+
             for part in in_parts(place, jobs, Counted, partial(_counted, place, wanted, from_lsn, to_lsn)):
                 for finding in part.findings:
                     trouble.note(place, finding)

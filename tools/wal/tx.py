@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.errors import UsageError
 from tools.terminal import ExitCode, complain, emit, to_json
-from tools.wal.origins import Origins, origin_text
+from tools.wal.origins import Origins, origin_text, without_place
 from tools.wal.places import Place, check_names, place_of
 from tools.wal.times import opened_text, session_text, time_text
 from tools.wal.trouble import Trouble
@@ -42,7 +42,7 @@ def tx(
     Exit codes: 0 committed or aborted everywhere; 1 in doubt, or nothing is known of it; 7 it is torn; else as those of
     verify.
     """
-    prefix = "" if label is not None or last else words[0].lower()
+    prefix = "" if label is not None or last else without_place(words[0]).lower()
     paths = words if label is not None or last else words[1:]
     if prefix and not re.fullmatch(r"[0-9a-f]{4,32}", prefix):
         raise UsageError(f"{words[0]!r} is no transaction: expected 4 to 32 hexadecimal digits, as a dump prints them")

@@ -18,7 +18,6 @@ from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
-from tools.wal.jobs import Run, in_parts
 from tools.wal.places import Place, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
@@ -279,6 +278,7 @@ class Checked:
     def _read_log(self, place: Place) -> Report:
         wanted = self._wanted
         if wanted.jobs > 1:
+            from tools.wal.jobs import Run, in_parts  # noqa: PLC0415  # who reads alone does not wait for it
 
             def checked(run: Run) -> Report:
                 return verify_part(

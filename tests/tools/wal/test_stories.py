@@ -262,3 +262,27 @@ def test_readers_give_back_what_they_open(left: list[Path]) -> None:
         for _ in range(3):
             assert wal(*verb, left[0]).exit_code == 0
         assert len(list(descriptors.iterdir())) == before, verb
+
+
+def test_an_id_is_taken_as_an_application_was_told_it(left: list[Path]) -> None:
+    """`Transaction.id` and the errors end in the partition that decides."""
+    name = str(next(item for item in objects("dump", left[0], "--type", "prepare"))["tx"])
+    assert wal("tx", f"{name}@7", *left).stdout == wal("tx", name, *left).stdout != ""
+    assert wal("dump", "--tx", f"{name}@12", left[0]).stdout == wal("dump", "--tx", name, left[0]).stdout
+    assert wal("tx", f"{name}@x", *left).exit_code == 2
+
+
+def test_a_partition_that_the_key_is_not_in_is_told_from_a_key_that_never_was(left: list[Path]) -> None:
+    right = wal("key", "acc", "k1", left[0])
+    there = int(right.stdout.splitlines()[-1].split("/")[1].split(" ")[0])
+    wrong = wal("key", "acc", "k1", "--partition", there + 1, left[0])
+    assert wrong.exit_code == 1
+    assert f"this key is in partition {there}: without --partition it is looked for there" in wrong.stderr
+    assert "in partition" not in wal("key", "acc", "never", left[0]).stderr
+
+
+def test_whoever_names_the_directory_of_data_directories_is_told_which_are_in_it(left: list[Path]) -> None:
+    for verb in (["verify"], ["tx", "abcd"]):
+        result = wal(*verb, left[0].parent)
+        assert result.exit_code == 3
+        assert result.stderr.endswith(f"; did you mean {' '.join(map(str, left))}?\n")
