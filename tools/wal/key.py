@@ -89,9 +89,7 @@ def key(
     if verdict.last is None and said is not None:
         known = map_of_cluster(places)
         if known is not None and (there := known.place(namespace, data)) != said:
-            complain(
-                f"by the map here this key is in partition {there}: without --partition it is looked for there"
-            )
+            complain(f"by the map here this key is in partition {there}: without --partition it is looked for there")
     if verdict.differ and any(place.live for place in places):
         complain("a node runs in one of these: what differs there may be under way")
     trouble.end(ExitCode.WRONG if verdict.differ else nothing)
