@@ -1,9 +1,9 @@
 """Transactions as a simulated client runs them: what `engine.client.transaction` does, without its event loop.
 
 The rules are the same: a pessimistic transaction locks what it touches, an optimistic one remembers versions, and all
-writes travel with the commit; one that has scanned is prepared first, and then its ranges are looked at. What is left out
-is the renewal of leases, since simulated transactions are short; and no function is run again here, so that none locks
-late.
+writes travel with the commit; one that has scanned is prepared first, and then its ranges are looked at; one that locks
+`late` leaves to the commit what it only writes. What is left out is the renewal of leases, since simulated transactions
+are short.
 """
 
 from __future__ import annotations
@@ -34,15 +34,19 @@ class SimTransaction:
         client: Client,
         *,
         optimistic: bool = False,
+        late: bool = False,
         timeout_ns: int = CALL_TIMEOUT_NS,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
         self.client = client
         self.optimistic = optimistic
+        self.late = late
+        self.unlocked = False  # it has written what it has not locked
         self.timeout_ns = timeout_ns
         self.lock_timeout_ms = lock_timeout_ms
         self.label = "unlocked" if optimistic else ""  # so that clients have several sessions
         self.tx: TxId = client.new_tx(self.label)
+        self.owner: TxId = client.new_owner() if late else self.tx  # holds its locks
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
         self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
@@ -64,7 +68,9 @@ class SimTransaction:
     async def put(self, namespace: Namespace, values: Mapping[bytes, bytes | None]) -> None:
         """Set keys when it commits; None deletes."""
         if not self.optimistic:
-            await self._touch(namespace, list(values))
+            locked = [key for key in values if not self.late or (namespace, key) in self.read]
+            await self._touch(namespace, locked)
+            self.unlocked = self.unlocked or len(locked) < len(values)
         for key, value in values.items():
             self.written[(namespace, key)] = value
 
@@ -103,13 +109,13 @@ class SimTransaction:
     async def _touch(self, namespace: Namespace, keys: list[bytes], *, shared: bool = False, skip: bool = False) -> None:
         held = [key for key in keys if (namespace, key) in self.shared and not shared]
         new = [*held, *(key for key in keys if (namespace, key) not in self.read)]
-        if self.optimistic:
+        if self.optimistic or self.unlocked:
             new = [key for key in new if (namespace, key) not in self.written]
         if not new:
             return
         call = GetCall(namespace, new, cut=self.cut)
         if not self.optimistic:
-            call = LockCall(self.tx, namespace, new, self.lock_timeout_ms, shared=shared, held=held, skip=skip)
+            call = LockCall(self.owner, namespace, new, self.lock_timeout_ms, shared=shared, held=held, skip=skip)
             call.holding = bool(self.read)
             self.read = {(namespace, key): (0, 0, None) for key in new} | self.read  # so that a failure releases them
             self.asked_for |= {(namespace, key): None for key in new}
@@ -154,8 +160,9 @@ class SimTransaction:
         """The commit, as it is sent; the same each time."""
         locks: list[Key] = []
         reads: list[tuple[Namespace, bytes, int, int]] = []
+        takes_at_commit = self.optimistic or self.unlocked
         for (namespace, key), (epoch, counter, value) in self.read.items():
-            if self.optimistic:
+            if takes_at_commit:
                 there = value is not None
                 reads.append((namespace, key, epoch if there else 0, counter if there else 0))
             elif (namespace, key) not in self.written:
@@ -167,8 +174,8 @@ class SimTransaction:
             share[1].append(new)
         return CommitCall(
             self.tx,
-            self.tx,
-            optimistic=self.optimistic,
+            self.owner,
+            optimistic=takes_at_commit,
             writes=[(ns, keys, values) for ns, (keys, values) in writes.items()],
             locks=locks,
             reads=reads,
@@ -184,7 +191,7 @@ class SimTransaction:
 
     async def look(self) -> None:
         """See that nothing came into what was scanned, when all that is written is prepared."""
-        call = CheckCall(self.tx, [], [], [], scanned=self.scanned, tx=self.tx)
+        call = CheckCall(self.owner, [], [], [], scanned=self.scanned, tx=self.tx)
         await self.client.call(call, timeout_ns=self.timeout_ns)
 
     async def commit(self) -> None:
@@ -198,7 +205,7 @@ class SimTransaction:
             ]
             absent = [(ns, key, *v[:2]) for (ns, key), v in self.read.items() if self.optimistic and v[2] is None]
             if locks or reads or self.scanned:
-                call = CheckCall(self.tx, locks, reads, absent, scanned=self.scanned)
+                call = CheckCall(self.owner, locks, reads, absent, scanned=self.scanned)
                 await self.client.call(call, timeout_ns=self.timeout_ns)
             return
         if self.scanned:
@@ -223,7 +230,7 @@ class SimTransaction:
             keys.append(next(iter(self.written)))
         if keys:
             try:
-                await self.client.call(UnlockCall(self.tx, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
+                await self.client.call(UnlockCall(self.owner, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
             except errors.Error:
                 return  # the locks' leases run out
         self.free = True

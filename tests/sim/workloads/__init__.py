@@ -12,6 +12,7 @@ from tests.sim.workloads.claiming import empty, queue_of
 from tests.sim.workloads.cuts import cuts_of
 from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
+from tests.sim.workloads.late import late_of
 from tests.sim.workloads.load import Load, give_copies, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
@@ -35,6 +36,7 @@ WORKLOADS = {
     "fleeting": fleeting_of,
     "at-once": at_once_of,
     "ending": ending_of,
+    "late": late_of,
     "queue": queue_of,
 }
 

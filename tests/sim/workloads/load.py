@@ -15,13 +15,14 @@ from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
 from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.rivals import Rivals
+from wal.ids import TxId
 
 if TYPE_CHECKING:
     from tests.sim.workloads.fleeting import Fleeting
 
 ACCOUNTS = tuple(f"a{i}" for i in range(6))
 BALANCE = 100
-GROUPED = ("bank", "ring", "lists", "registers", "retry", "strays", "bulk", "batches", "fleeting")
+GROUPED = ("bank", "ring", "lists", "registers", "retry", "strays", "bulk", "batches", "fleeting", "late")
 """Those that may have copies of their own."""
 NODES_OF_RING = tuple(f"r{i}" for i in range(6))
 TIMEOUT_NS = 4_000 * MS
@@ -55,6 +56,7 @@ class Load:
         self.fleeting: list[Fleeting] = []  # keys that expire
         self.ending = Ending()  # a namespace that is dropped and begun anew
         self.jobs = Jobs()  # of the queue
+        self.told_late: dict[int, TxId] = {}  # numbers that were counted, and by whom
         self.pace = 1
         self.done = 0
         self.rivals = Rivals(recorder.world)
