@@ -15,7 +15,7 @@ invariant 4 of ARCHITECTURE.md holds:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import assert_never, get_args
 
@@ -30,7 +30,7 @@ from rebalance.supplying import rows_as_they_are
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import PartitionCounter
-from wal.ids import Namespace, NodeId
+from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
 
 PIECE_WORK = 500
@@ -54,6 +54,7 @@ class Promotion(Rule):
         self.fetched = 0  # updates that other copies had beyond this one's when it became primary
         self.owed: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
+        self._working_out: dict[int, dict[NodeId, CopyTail | None]] = {}  # of these, whose answers bring large writes
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
         self._early: dict[NodeId, AskTail] = {}  # asked by who goes by a step that is not here yet
@@ -88,7 +89,7 @@ class Promotion(Rule):
 
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
-        self._waiting, self._early, self.owed = {}, {}, {}
+        self._waiting, self._working_out, self._early, self.owed = {}, {}, {}, {}
         self._alone = deque()
         self._become(partitions)
 
@@ -197,11 +198,26 @@ class Promotion(Rule):
             self._finish_if_complete(answer.partition)
 
     def _finish_if_complete(self, number: int) -> None:
+        """Take what the survivors have, once all have answered; what is large of it is worked out before."""
         answers = self._waiting[number]
-        complete = {n: a for n, a in answers.items() if a is not None}
-        if len(complete) == len(answers):
-            del self._waiting[number]
-            self._finish(self.core.local[number], complete)
+        if self._working_out.get(number) is answers or None in answers.values():
+            return
+        brought: dict[tuple[Fragment, int], r.Write] = {}
+        for answer in _newest_first(answers):
+            for write in answer.writes:
+                brought.setdefault((write.fragment, write.start), write)
+        if self.core.works_out(list(brought.values()), partial(self._take_over, number, answers)):
+            probe("promotion.works_out_what_it_fetches")
+            self._working_out[number] = answers
+        else:
+            self._take_over(number, answers)
+
+    def _take_over(self, number: int, answers: dict[NodeId, CopyTail | None]) -> None:
+        if self._waiting.get(number) is not answers:
+            return  # there are other survivors by now, or another primary
+        self._working_out.pop(number, None)
+        del self._waiting[number]
+        self._finish(self.core.local[number], {n: a for n, a in answers.items() if a is not None})
         if not self._waiting:
             self.alarm.off()
 
@@ -240,7 +256,7 @@ class Promotion(Rule):
     def _take(self, number: int, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
         core = self.core
-        for answer in sorted(answers.values(), key=lambda a: -a.epoch):
+        for answer in _newest_first(answers):
             state = core.replica.partition(number)
             if answer.epoch > state.epoch:
                 probe("promotion.survivor_had_newer_epoch")
@@ -293,6 +309,10 @@ class Promotion(Rule):
                 self.on_tail(sender, message)
             case _:
                 assert_never(message)
+
+
+def _newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
+    return sorted((a for a in answers.values() if a is not None), key=lambda a: -a.epoch)
 
 
 def _emptied(state: PartitionState) -> bool:

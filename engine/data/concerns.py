@@ -36,8 +36,8 @@ def work_of(record: r.Record) -> int:
 
 
 def is_large(record: r.Record) -> bool:
-    """Whether a record brings a write that is worked out before it is applied. It is the last one of its batch."""
-    if type(record) is r.Update:
+    """Whether a record brings a write that is worked out before it is applied."""
+    if type(record) is r.Update or type(record) is r.History:
         for write in record.writes:
             if len(write.keys) > LARGE_KEYS:
                 return True

@@ -351,7 +351,7 @@ class Replication(Rule):
             return
         last = taken[-1] if taken else None
         small = type(last) is r.Update and len(last.writes) == 1 and len(last.writes[0].keys) <= LARGE_KEYS
-        ahead = last is None or small or bool(core.replica.ahead) or not is_large(last)
+        ahead = last is None or small or bool(core.replica.ahead) or not any(map(is_large, taken))
         if not ahead and (large := self._large_in(taken)):  # else it has ended here already
             core.in_pieces(self._take_later(sender, message, large))
             return

@@ -22,7 +22,7 @@ from rebalance.fragment import FragmentState, digest_of, entries_of
 from rebalance.partition import PartitionState
 from wal.ids import Fragment
 from wal.probe import probe
-from wal.records import Outcome, Record, Update, Write
+from wal.records import History, Outcome, Record, Update, Write
 
 LARGE_KEYS = 2_000
 """A write of more keys is worked out before it is applied."""
@@ -212,7 +212,7 @@ def large_in(records: Sequence[Record], partition: Callable[[int], PartitionStat
     """The large writes that come to count with some records, which of a commit were prepared in a `partition`."""
     writes: list[Write] = []
     for record in records:
-        if isinstance(record, Update):
+        if isinstance(record, Update | History):
             writes += record.writes
         elif isinstance(record, Outcome) and record.commit:
             prepared = partition(record.partition).prepared.get(record.tx)

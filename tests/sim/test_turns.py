@@ -46,7 +46,7 @@ from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
 from rebalance.steps import Step
-from tests.sim.costs import Costs, CountingStore
+from tests.sim.costs import Costs, CountingStore, Modelled
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
@@ -741,6 +741,59 @@ def test_another_map_comes_while_history_is_worked_out() -> None:
         assert len({tuple(store.get(("n", 0), key) for key in keys) for store in stores}) == 1
 
 
+def _only_one_has_heard(world: World, keys: list[bytes], lacks: int) -> tuple[Machine, NodeId, NodeId]:
+    """Keys are written, and the first or second copy (`lacks`) hears nothing of it before their primary is lost: that
+    primary, the next one, and the other copy."""
+    for name in NODES:
+        world.add_machine(name)
+    world.form(NODES)
+    old, topology = _led(world), world.newest()
+    assert topology is not None
+    _, heir, other = topology.placements[0].owners
+    deaf, has = (heir, other) if lacks == 1 else (other, heir)
+    world.network.cut("hears nothing", [(old.name, deaf)])
+    session = old.new_session(lambda reply: None)
+    old.receive(Asked(session, Put(1, b"1" * 16, "n", keys, [b"v"] * len(keys))))
+    assert world.run_while(lambda: not _has(world, has, keys), at_most=SECOND, look_every=SOON)
+    assert not _has(world, deaf, keys)
+    old.stop("killed", process_only=True)
+    world.network.heal()
+    return old, heir, other
+
+
+@pytest.mark.parametrize("lacks", [1, 2])
+def test_many_keys_that_a_new_primary_fetches_or_gives_are_worked_out_in_pieces(lacks: int) -> None:
+    """Of the two copies that are left one has not heard of them: that of the next primary, or the other."""
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings()) as world:
+        old, heir, other = _only_one_has_heard(world, keys, lacks)
+        work, halves = _watch_halves(world, keys)
+        assert world.run_while(lambda: not (_has(world, heir, keys) and _has(world, other, keys)), at_most=60 * SECOND)
+        assert _node(world, heir).promotion.fetched == (len(keys) if lacks == 1 else 0)
+        old.start()
+        assert world.run_while(lambda: not _whole(world), at_most=60 * SECOND)
+        assert not halves.unprepared, "who takes them works them out first"
+        assert work.most <= WORK_MAX + PIECE_MAX
+
+
+def test_another_map_comes_while_a_new_primary_works_out_what_it_fetched() -> None:
+    keys = _one_partition(KEYS_OF_ONE)
+    with World(Draws(1), _settings(), costs=Modelled()) as world, heard() as reached:
+        old, heir, other = _only_one_has_heard(world, keys, 1)
+        assert world.run_while(
+            lambda: "promotion.works_out_what_it_fetches" not in reached, at_most=60 * SECOND, look_every=SOON
+        )
+        assert not _has(world, heir, keys)
+        version = _node(world, heir).core.version
+        world.machines[other].stop("killed", process_only=True)
+        for machine in (old, world.machines[other]):
+            machine.start()
+        assert world.run_while(lambda: not (_whole(world) and _has(world, old.name, keys)), at_most=60 * SECOND)
+        assert _node(world, heir).core.version > version
+        stores = [_node(world, name).core.replica.store for name in NODES]
+        assert len({tuple(store.get(("n", 0), key) for key in keys) for store in stores}) == 1
+
+
 def test_many_keys_that_come_to_a_copy_which_is_being_filled_are_held_against_its_rows_in_pieces() -> None:
     """Some of its rows are newer, others are not; and a transfer brings more of them meanwhile."""
     keys = _one_partition(KEYS_OF_ONE)
@@ -912,6 +965,11 @@ def test_a_transaction_of_many_keys_of_one_partition_ends_in_pieces_and_is_seen_
         assert not halves.unprepared, "every node works a large write out before it applies it"
         assert work.most <= WORK_MAX + PIECE_MAX
         assert not len(_node(world, primary.name).writes.locks.keys_of(owner))
+
+
+def _has(world: World, name: NodeId, keys: list[bytes]) -> bool:
+    """Whether a node has the last of these keys."""
+    return _node(world, name).core.replica.store.get(("n", 0), keys[-1]) is not None
 
 
 def _agreed(world: World, lwm: int) -> bool:
