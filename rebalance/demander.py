@@ -231,7 +231,7 @@ class Demander(Rule):
     @property
     def waits(self) -> bool:
         """Whether batches came that are taken when a checkpoint has begun."""
-        return any(session.waits for session in self._sessions.values())
+        return bool(self._sessions) and any(session.waits for session in self._sessions.values())
 
     def go_on(self) -> None:
         """A checkpoint has begun with what lay in memory: there is room for what came."""

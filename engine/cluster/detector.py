@@ -99,10 +99,13 @@ class Detector:
         topology = self.core.topology
         if topology is None:
             return None
-        fast = [m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0]
-        slow = [m.node for m in topology.members if topology.aside.get(m.node, 0) > 0]
-        others = (n for n in (*fast, *slow) if n != after)
-        return next((n for n in others if not self.suspected(n) and self._can_lead(n)), None)
+        nodes, aside = [m.node for m in topology.members], topology.aside
+        if aside:
+            nodes.sort(key=lambda n: aside.get(n, 0) > 0)
+        for node in nodes:
+            if node != after and not self.suspected(node) and self._can_lead(node):
+                return node
+        return None
 
     # Links that are broken in one direction, or between others.
 
@@ -126,8 +129,9 @@ class Detector:
             if topology.allocations.get(node, self.core.allocation) != self.core.allocation:
                 return False  # the voter of this name is another disk, and the others wait for that
             voters = tuple(n for n in voters if not self.suspected(n))
-        part = connected(node, voters, self._apart, voters)
-        return topology.carried_by(part)
+        if not any(self._silent.values()):  # how it nearly always is: everybody hears everybody
+            return topology.carried_by((node, *voters))
+        return topology.carried_by(connected(node, voters, self._apart, voters))
 
     def connected(self, disks: Mapping[NodeId, str]) -> list[NodeId]:
         """This node, and of the others as many as can be in one map with it, in their order: first of all, as many as have

@@ -1,24 +1,30 @@
 """What a simulated process does beside its turns, cut wherever the disk is asked for something.
 
-The real driver does slow things in threads. Here each of them has a thread as well, but one that runs only while the
-world waits for it: it stops before calls of the disk, as often as the seed says, and goes on at another time of the
-world. In between the node takes turns, closes what is being read, removes what is being looked for, or dies. So the real
-code of the log, of its cursors and of the store meets every interleaving that a seed can draw, the same one each time.
+The real driver does slow things in threads. Here what stops on its way has a thread as well, but one that runs only
+while the world waits for it: it stops before calls of the disk, as often as the seed says, and goes on at another time
+of the world. In between the node takes turns, closes what is being read, removes what is being looked for, or dies. So
+the real code of the log, of its cursors and of the store meets every interleaving that a seed can draw, the same one
+each time. What the seed lets pass in one go needs no thread, and what pauses only where it says so is a generator.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from random import Random
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import ClassVar
 
 from tests.support.memory_disk import PowerCut
 
 PAUSES_MAX = 12
 """One piece of work is interrupted so often at most."""
+PAUSES_BY_ITSELF = "checkpoint"
+"""Work of this name asks nothing of the disk in which pauses are drawn: it yields where it takes a while."""
+
+Work = Callable[[], object]
+"""Done when it is called; or what it hands back is a generator, which pauses wherever it yields."""
 
 
 class _Thread:
@@ -48,9 +54,9 @@ os.register_at_fork(after_in_child=_Thread.idle.clear)  # there are no threads i
 
 
 class Fibre:
-    """One piece of background work. Invariant: its thread runs only inside `resume` or `kill`."""
+    """One piece of background work. Invariant: it runs only inside `resume` or `kill`."""
 
-    def __init__(self, name: str, run: Callable[[], object], draw: Random) -> None:
+    def __init__(self, name: str, run: Work, draw: Random) -> None:
         self.name = name
         self.result: object = None
         self.error: BaseException | None = None
@@ -65,16 +71,21 @@ class Fibre:
         self._there = threading.Lock()
         self._here.acquire()
         self._there.acquire()
+        self._here_and_now = name == PAUSES_BY_ITSELF or not self._density
+        self._pieces: Generator[None, None, None] | None = None
         self._thread: _Thread | None = None
 
     @property
     def begun(self) -> bool:
         """It is somewhere on its way, or back."""
-        return self._thread is not None
+        return self._thread is not None or self._pieces is not None or self.finished
 
     def resume(self) -> None:
         """Go on until the next pause, or to the end."""
         assert not self.finished, f"{self.name} is finished"
+        if self._here_and_now:
+            self._go_on()
+            return
         if self._thread is None:
             self._thread = _Thread.idle.pop() if _Thread.idle else _Thread()
             self._thread.take(self._work)
@@ -85,7 +96,7 @@ class Fibre:
     def kill(self) -> None:
         """The process is gone: whatever is asked of the disk next is never done."""
         self._killed = True
-        if self._thread is None:
+        if not self.begun:
             self.finished = True
         while not self.finished:
             self.resume()
@@ -97,14 +108,28 @@ class Fibre:
         if self.quiet or self._pauses >= PAUSES_MAX or self._draw.random() >= self._density:
             return
         self._pauses += 1
-        self.wait()
-
-    def wait(self) -> None:
-        """Pause in any case."""
+        assert not self._here_and_now, f"{self.name} asks the disk for something, and has no thread to wait in"
         self._here.release()
         self._there.acquire()
         if self._killed:
             raise PowerCut
+
+    def _go_on(self) -> None:
+        """The next piece, in the thread of the world."""
+        try:
+            if self._pieces is None:
+                result = self._run()
+                if not isinstance(result, GeneratorType):
+                    self.result, self.finished = result, True
+                    return
+                self._pieces = result
+            if self._killed:
+                self._pieces.throw(PowerCut())
+            next(self._pieces)
+        except StopIteration:
+            self.finished = True
+        except BaseException as error:  # the world is told
+            self.error, self.finished = error, True
 
     def _work(self) -> None:
         assert self._thread is not None

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
-from msgspec.structs import astuple
+from msgspec.inspect import is_struct_type
+from msgspec.structs import fields
 
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
@@ -39,6 +41,8 @@ STATE_NS = 5_000
 SAID_NS = 8_000
 """A message for one receiver, or a reply."""
 
+
+Look = Callable[[Any], Sequence[object]]
 
 NOTHING = (1, 0)
 """The parts of what is empty: it was looked at."""
@@ -168,6 +172,20 @@ def price(events: Sequence[Event], effects: Effects, rows: int, partitions: int)
     return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * PLACE_NS
 
 
+_LOOKS: dict[type, Look | None] = {}
+
+
+def _look_into(kind: type) -> Look | None:
+    """How the fields of such a thing are looked at, all at once; None: not at all. A number is no part of anything."""
+    names = [field.name for field in fields(kind) if field.type not in (int, bool)] if is_struct_type(kind) else []
+    look: Look | None = attrgetter(*names) if names else None
+    if len(names) == 1:
+        only = attrgetter(names[0])
+        look = lambda part: (only(part),)  # noqa: E731  # a getter of one name does not make a tuple of it
+    _LOOKS[kind] = look
+    return look
+
+
 def parts_of(said: object) -> tuple[int, int]:
     """How many parts something has, all the way down, and how many bytes they are.
 
@@ -190,7 +208,9 @@ def parts_of(said: object) -> tuple[int, int]:
                     within.append(part)  # type: ignore[arg-type]  # just looked
             elif kind is dict:
                 within.append((*part.keys(), *part.values()))  # type: ignore[attr-defined]  # just looked
-            elif hasattr(kind, "__struct_fields__"):
-                within.append(astuple(part))  # type: ignore[arg-type]  # just looked
+            else:
+                look = _LOOKS[kind] if kind in _LOOKS else _look_into(kind)
+                if look is not None:
+                    within.append(look(part))
         items += parts if parts <= MANY else MANY + (parts - MANY) // TOGETHER
     return items, size

@@ -11,7 +11,7 @@ A process that dies of its own (the disk refused) stops; an assertion that fails
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -524,9 +524,9 @@ class Machine:
                 fibre.kill()
 
     def _checkpoint(self, image: CheckpointImage) -> None:
-        self._write_checkpoint(image)  # by its name, under which a fault may be planted
+        return self._write_checkpoint(image)  # type: ignore[return-value]  # in pieces; by its name: a fault may be planted
 
-    def _write_checkpoint(self, image: CheckpointImage) -> None:
+    def _write_checkpoint(self, image: CheckpointImage) -> Iterator[None]:
         """In the background. The store takes a checkpoint whole or not at all, so it is one step."""
         fibre = self._current
         assert fibre is not None
@@ -535,7 +535,7 @@ class Machine:
         for watcher in self.world.watchers.checkpoint:
             watcher.checkpoint(self, image)
         fibre.quiet = False
-        fibre.wait()  # it takes a while, and is there at its end
+        yield  # it takes a while, and is there at its end
         self.node.core.replica.store.base.write(image)
 
     # The end.

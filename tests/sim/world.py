@@ -54,13 +54,14 @@ class World:
         machine_class: type[Machine] = Machine,
         plant: Plant | None = None,
         costs: Costs | None = None,
+        traced: bool = True,
     ) -> None:
         self.draws = draws
         self.costs = costs or Free()
         self.settings = settings
         self.affinity = affinity
         self.now = BEGIN_NS
-        self.trace = Trace()
+        self.trace = Trace(kept=traced)
         self.watchers = Watchers()
         self.machines: dict[NodeId, Machine] = {}
         self.clients: dict[str, Client] = {}

@@ -150,7 +150,8 @@ def counters(span: Span) -> Iterable[int]:
 
 def _voters(request: Put | Swap | CommitTx, newest: Topology) -> Iterable[int]:
     if isinstance(request, CommitTx):
-        yield from (newest.place(ns, key) for ns, keys, _ in request.writes for key in keys)
+        for namespace, keys, _ in request.writes:
+            yield from newest.places(namespace, keys)
         yield from (newest.place(*lock) for lock in request.locks)
         yield from (newest.place(ns, key) for ns, key, *_ in request.reads)
 
@@ -159,14 +160,17 @@ def _keys(request: Put | Swap | CommitTx, newest: Topology, spans: Collection[Fr
     """What was to be written, by where that was: a namespace that was dropped since may be in another group by now."""
     found: dict[Fragment, list[bytes]] = {}
     if isinstance(request, CommitTx):
-        written = [(ns, key) for ns, keys, _ in request.writes for key in keys]
+        written = [(namespace, keys) for namespace, keys, _ in request.writes]
     else:
-        written = [(request.namespace, key) for key in ([request.key] if isinstance(request, Swap) else request.keys)]
-    for namespace, key in written:
-        slot = partition_of(key, newest.partitions)
-        places = [(namespace, number) for number in range(slot, len(newest.placements), newest.partitions)]
-        now = (namespace, newest.place(namespace, key))
-        found.setdefault(next((name for name in (now, *places) if name in spans), now), []).append(key)
+        written = [(request.namespace, [request.key] if isinstance(request, Swap) else request.keys)]
+    for namespace, keys in written:
+        for key, number in zip(keys, newest.places(namespace, keys), strict=True):
+            now = name = (namespace, number)
+            if now not in spans:
+                slot = partition_of(key, newest.partitions)
+                places = [(namespace, at) for at in range(slot, len(newest.placements), newest.partitions)]
+                name = next((place for place in places if place in spans), now)
+            found.setdefault(name, []).append(key)
     return found
 
 

@@ -86,6 +86,7 @@ class OnePrimary(Oracle):
     def __init__(self) -> None:
         self._served: dict[tuple[int, int], NodeId] = {}
         self._begun: dict[NodeId, tuple[int, list[tuple[int, int]]]] = {}  # in its last turn, in which life
+        self._serving: dict[NodeId, tuple[int, list[tuple[int, int]]]] = {}  # the same: all that it served
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node took a turn."""
@@ -96,15 +97,21 @@ class OnePrimary(Oracle):
                 self._judge(served, self._served.setdefault(served, machine.name), machine.name)
         if len(machine.node.core.local) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
             return
-        for local in machine.node.core.local:
-            role = local.role
-            if role is PRIMARY or role is DRAINING:  # `active`, without the call: this is asked millions of times
-                serves = local.number, local.epoch
-                first = self._served.get(serves)
-                if first is None:
-                    self._begun.setdefault(machine.name, (machine.boot, []))[1].append(serves)
-                elif first is not machine.name:
-                    self._judge(serves, first, machine.name)
+        serving = [  # `active`, without the call: this is asked millions of times
+            (local.number, local.epoch)
+            for local in machine.node.core.local
+            if (role := local.role) is PRIMARY or role is DRAINING
+        ]
+        now = machine.boot, serving
+        if self._serving.get(machine.name) == now:
+            return  # it was judged
+        self._serving[machine.name] = now
+        for serves in serving:
+            first = self._served.get(serves)
+            if first is None:
+                self._begun.setdefault(machine.name, (machine.boot, []))[1].append(serves)
+            else:
+                self._judge(serves, first, machine.name)
 
     @staticmethod
     def _judge(served: tuple[int, int], first: NodeId, name: NodeId) -> None:

@@ -19,6 +19,8 @@ from tests.sim.violation import About, Violation
 from tests.sim.world import World
 from wal.ids import Fragment, NodeId, Version, fragment_name
 
+Told = dict[bytes, tuple[int, bytes | None]]
+
 
 class Deletions(Oracle):
     """Tombstones wait for every in-sync copy; rows are what the history says."""
@@ -67,23 +69,37 @@ class Deletions(Oracle):
         """The rows of every copy."""
         newest = self._ledger.newest
         assert newest is not None
-        for number in range(len(newest.placements)):
-            for node in made(newest, number):
-                machine = world.machines[node]
-                assert machine.node is not None
+        held: dict[NodeId, dict[int, list[Fragment]]] = {}
+        for machine in world.machines.values():
+            if machine.node is not None:
+                by_partition = held.setdefault(machine.name, {})
                 for name in machine.node.core.replica.fragments:
-                    if name[1] == number and number not in self._ledger.given_up and not world.rotten.holds(machine, name):
-                        self._judge(machine, name)
+                    by_partition.setdefault(name[1], []).append(name)
+        for number in range(len(newest.placements)):
+            told: dict[tuple[Fragment, int], Told] = {}  # copies are equal by now, nearly always: it is told once
+            for node in made(newest, number):
+                for name in held[node].get(number, ()):
+                    machine = world.machines[node]
+                    if number not in self._ledger.given_up and not world.rotten.holds(machine, name):
+                        self._judge(machine, name, told)
 
-    def _judge(self, machine: Machine, name: Fragment) -> None:
-        assert machine.node is not None
-        replica = machine.node.core.replica
-        told: dict[bytes, tuple[int, bytes | None]] = {}
-        for counter, fact in self._ledger.history(name, replica.fragments[name].counter.lwm):
+    def _told(self, name: Fragment, lwm: int) -> Told:
+        """By key the newest update that counts, and what it wrote."""
+        told: Told = {}
+        for counter, fact in self._ledger.history(name, lwm):
             if fact is None:
                 raise Violation("history", f"counter {counter} of {fragment_name(name)} came from nowhere", _about(name))
             if fact.key is not None:
                 told[fact.key] = (counter, fact.value)
+        return told
+
+    def _judge(self, machine: Machine, name: Fragment, known: dict[tuple[Fragment, int], Told]) -> None:
+        assert machine.node is not None
+        replica = machine.node.core.replica
+        upto = name, replica.fragments[name].counter.lwm
+        if upto not in known:
+            known[upto] = self._told(*upto)
+        told = known[upto]
         rows = {key: entry for key, entry in replica.store.scan(name, b"", ROWS_AT_ONCE) if entry.value is not None}
         for key, (counter, value) in told.items():
             row = rows.pop(key, None)

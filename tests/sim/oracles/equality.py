@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from engine.state.replica import Replica
-from rebalance.contents import row_digest
+from engine.state.store import Entry
+from rebalance.contents import MASK, rows_digest
 from rebalance.moves import waits_by_order
 from rebalance.table import Topology
 from tests.sim.machine import Machine
@@ -19,9 +21,26 @@ ROWS_AT_ONCE = 1_000_000
 CONTENTS_EVERY = 8
 """Contents are compared at each so many looks."""
 
-Rows = list[tuple[bytes, int, bytes]]
 State = tuple[Fragment, int, tuple[tuple[int, int], ...]]
 """A fragment, its LWM and its epoch table."""
+
+
+class Seen(NamedTuple):
+    """What the first copy that stood at a state had, with its tombstones, and who that was."""
+
+    found: list[tuple[bytes, Entry]]
+    digest: int
+    rows: int  # that are no tombstones
+    by: NodeId
+
+
+def _seen(found: list[tuple[bytes, Entry]], by: NodeId) -> Seen:
+    return Seen(found, rows_digest(found) & MASK, sum(entry.value is not None for _, entry in found), by)
+
+
+def _rows(found: Sequence[tuple[bytes, Entry]]) -> list[tuple[bytes, int, bytes]]:
+    """What copies must have alike: they drop tombstones at different times."""
+    return [(key, entry.counter, entry.value) for key, entry in found if entry.value is not None]
 
 
 class EqualCounters(Oracle):
@@ -29,7 +48,7 @@ class EqualCounters(Oracle):
 
     def __init__(self) -> None:
         self._digests: dict[State, tuple[int, NodeId]] = {}
-        self._contents: dict[State, tuple[Rows, NodeId]] = {}
+        self._contents: dict[State, Seen] = {}
         self._looks = 0
 
     def look(self, world: World) -> None:
@@ -56,26 +75,29 @@ class EqualCounters(Oracle):
         assert machine.node is not None
         name = state[0]
         found = machine.node.core.replica.store.scan(name, b"", ROWS_AT_ONCE)
+        first = self._contents.get(state)
+        if first is None:
+            first = self._contents[state] = _seen(found, machine.name)
+        # What is the same to the last tombstone adds up to the same.
+        here = first if found == first.found else _seen(found, machine.name)
         digest = contents_digest(machine.node.core.replica, name)
-        if digest is not None and digest != sum(row_digest(*row) for row in found) % (1 << 64):
+        if digest is not None and digest != here.digest:
             raise Violation(
                 "equal-counters",
                 f"at lwm={state[1]} {machine.name} says that it contains {digest:016x}, and its rows say something else",
                 About(fragments=(name,)),
             )
-        rows = [(key, entry.counter, entry.value) for key, entry in found if entry.value is not None]
-        if (counted := count_of(machine.node.core.replica, name)) not in (None, len(rows)):
+        if (counted := count_of(machine.node.core.replica, name)) not in (None, here.rows):
             raise Violation(
                 "equal-counters",
-                f"at lwm={state[1]} {machine.name} says that it has {counted} rows, and it has {len(rows)}",
+                f"at lwm={state[1]} {machine.name} says that it has {counted} rows, and it has {here.rows}",
                 About(fragments=(name,)),
             )
-        first, by = self._contents.setdefault(state, (rows, machine.name))
-        if first != rows:
-            differing = [row for row in (*first, *rows) if (row in first) != (row in rows)]
+        if here is not first and (theirs := _rows(first.found)) != (ours := _rows(found)):
+            differing = [row for row in (*theirs, *ours) if (row in theirs) != (row in ours)]
             raise Violation(
                 "equal-counters",
-                f"at lwm={state[1]} with epochs {state[2]}, {by} and {machine.name} differ in {differing[:4]}",
+                f"at lwm={state[1]} with epochs {state[2]}, {first.by} and {machine.name} differ in {differing[:4]}",
                 About(fragments=(name,)),
             )
 

@@ -38,6 +38,7 @@ class Span(NamedTuple):
     delta: int
 
 
+NOTED = frozenset({Update, History, Prepare, Outcome, NoOp})
 CLOSED = Fact(b"", None, None, False)
 
 
@@ -61,7 +62,8 @@ class Ledger(Oracle):
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node decided something."""
         for record in effects.log:
-            self._note(machine, record)
+            if type(record) in NOTED:
+                self._note(machine, record)
 
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
         """A map counts when it is on a disk."""
@@ -95,7 +97,7 @@ class Ledger(Oracle):
                 for namespace, start, delta in gaps:
                     self._close(machine, (namespace, partition), epoch, start, delta)
             case _:
-                pass
+                raise AssertionError(f"{type(record).__name__} is not noted")
 
     def _write(self, machine: Machine, write: Write, *, prepared: bool) -> None:
         name = write.fragment
@@ -144,7 +146,7 @@ class Ledger(Oracle):
         facts = self.facts.get(name, {}).get(counter)
         if not facts:
             return None
-        fact = facts[max(facts)]
+        fact = facts[max(facts)] if len(facts) > 1 else next(iter(facts.values()))
         if not fact.prepared:
             return fact
         outcome = self.outcomes.get(fact.tx)

@@ -11,14 +11,14 @@ left of three (`rebalance.aside`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from engine import errors
 from engine.client.calls import PutCall
 from engine.turn.settings import Settings
 from rebalance.aside import waited_for
-from rebalance.table import Placement, Topology
+from rebalance.table import Topology
 from tests.conversations.names import key_in
 from tests.sim.clients import Client
 from tests.sim.machine import Machine
@@ -112,6 +112,7 @@ class Life(Oracle):
         before = self._ledger.maps.get(version_before(self._ledger.maps, newest.version))
         votes = frozenset(m.name for m in well if self._ruined.forgive(m, newest))
         slow = {m.name: 1 for m in world.running if not m.well and not m.paused}
+        had = dict.fromkeys(zip((tuple(p.in_sync) for p in newest.placements), newest.wanted, strict=True))
         found: list[Circle] = []
         for size in range(1, len(well) + 1):
             for some in combinations(well, size):
@@ -121,9 +122,7 @@ class Life(Oracle):
                 known = any(m.node is not None and m.node.core.version == newest.version for m in some)
                 if not known and before is not None and not _majority(names & votes, before.voters):
                     continue
-                if all(
-                    _served(p, names & votes, slow, newest.copies_of(number)) for number, p in enumerate(newest.placements)
-                ):
+                if all(_served(copies, names & votes, slow, wanted) for copies, wanted in had):
                     found.append(tuple((m.name, m.boot, m.befallen) for m in some))
         return found
 
@@ -144,9 +143,9 @@ class Life(Oracle):
         return "; ".join(said[:TROUBLES_TOLD]) or "every partition looks served"
 
 
-def _served(placement: Placement, there: frozenset[NodeId], slow: Mapping[NodeId, int], wanted: int) -> bool:
-    """Whether a partition has an in-sync copy there, and no slow one is worth waiting for."""
-    copies = [n for n in placement.in_sync if n in there or n in slow]
+def _served(in_sync: Sequence[NodeId], there: frozenset[NodeId], slow: Mapping[NodeId, int], wanted: int) -> bool:
+    """Whether partitions that these have in sync have a copy there, and no slow one is worth waiting for."""
+    copies = [n for n in in_sync if n in there or n in slow]
     kept = waited_for(copies, slow, (), wanted)
     return any(n in there for n in kept) and not any(n in slow for n in kept)
 
