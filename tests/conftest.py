@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -18,3 +19,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("gate", derandomize=True, deadline=None, database=None)
 settings.register_profile("random", deadline=None, print_blob=True)
 settings.load_profile("gate")
+
+LONGEST = (
+    "tests/spark/",
+    "tests/sim/test_seeds.py",
+    "tests/crash/",
+    "tests/sim/test_wording.py",
+    "tests/test_architecture.py",
+    "tests/wal/test_log_exhaustive.py",
+    "tests/sim/test_command.py",
+    "tests/tools/bench/",
+    "tests/tools/demo/",
+    "tests/tools/reconcile/",
+    "tests/sim/test_turns.py",
+    "tests/sim/explore/",
+    "tests/sim/test_determinism.py",
+    "tests/contracts/",
+)
+"""What lasts for more than ten seconds at a time, the longest first."""
+
+
+def rank(name: str) -> int:
+    """How early a test begins."""
+    return next((at for at, long in enumerate(LONGEST) if name.startswith(long)), len(LONGEST))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several workers share the tests, what is long begins first: a worker that has none left takes over from the
+    end of another one's, and what is long there would keep one busy while the others have nothing to do."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: rank(item.nodeid))

@@ -14,6 +14,7 @@ from pathlib import Path
 import networkx
 import pytest
 
+from tests.conftest import LONGEST, rank
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parent.parent
@@ -567,3 +568,12 @@ def test_no_node_runs_without_its_assertions(program: tuple[str, ...], tmp_path:
     assert result.returncode != 0
     assert "assertions are part of a node: run Python without -O" in result.stderr
     assert not (tmp_path / "data").exists()
+
+
+# The order of the tests.
+
+
+def test_what_lasts_longest_begins_first_and_is_there() -> None:
+    assert [long for long in LONGEST if not (ROOT / long).exists()] == []
+    names = ["tests/wal/test_log.py::test_a", "tests/crash/test_kill.py::test_b", "tests/spark/test_c.py::test_c"]
+    assert sorted(names, key=rank) == names[::-1]

@@ -120,6 +120,9 @@ class Fibre:
             if self._pieces is None:
                 result = self._run()
                 if not isinstance(result, GeneratorType):
+                    assert self.name != PAUSES_BY_ITSELF, (
+                        "what pauses by itself is a generator; who wraps it hands that back"
+                    )
                     self.result, self.finished = result, True
                     return
                 self._pieces = result

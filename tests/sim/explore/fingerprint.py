@@ -34,21 +34,49 @@ _LEFT_OUT = {"effects", "affinity", "work", "alarm"}
 _PLAIN = (int, str, bytes, float, bool, type(None))
 
 
+class _How(Enum):
+    """How a kind of thing is told."""
+
+    PLAIN = 1
+    SKIPPED = 2
+    FROZEN = 3
+    IN_PARTS = 4
+
+
+_HOW: dict[type, _How] = {}
+
+
+def _how(kind: type) -> _How:
+    """Found out once: a node is thousands of things, of some dozens of kinds."""
+    if kind in _PLAIN or issubclass(kind, Enum):
+        found = _How.PLAIN
+    elif issubclass(kind, _SKIPPED):
+        found = _How.SKIPPED
+    elif issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen:
+        found = _How.FROZEN
+    else:
+        found = _How.IN_PARTS
+    _HOW[kind] = found
+    return found
+
+
 def fingerprint(*roots: object) -> bytes:
     """16 bytes over everything that can be reached from here."""
     said: list[bytes] = []
     met: dict[int, int] = {}
     kept: list[object] = []  # whatever was met stays alive, so that its id is its own
     stack: list[object] = list(reversed(roots))
+    plain, skipped, frozen, known = _How.PLAIN, _How.SKIPPED, _How.FROZEN, _HOW
     while stack:
         value = stack.pop()
-        kind = type(value)  # what is asked most often comes first
-        if kind in _PLAIN or isinstance(value, Enum):
+        kind = type(value)
+        how = known[kind] if kind in known else _how(kind)
+        if how is plain:
             said.append(repr(value).encode())
             continue
-        if isinstance(value, _SKIPPED):
+        if how is skipped:
             continue
-        if isinstance(value, msgspec.Struct) and value.__struct_config__.frozen:
+        if how is frozen:
             said.append(kind.__name__.encode() + _encode(value))
             continue
         place = met.setdefault(id(value), len(met))
@@ -74,17 +102,17 @@ def _parts(value: object) -> list[object]:
     return named
 
 
-_SLOTS: dict[str, tuple[str, ...]] = {}
+_SLOTS: dict[type, tuple[str, ...]] = {}
 
 
 def _slots(value: object) -> tuple[str, ...]:
     """The names of the slots of an object's class, and of what that is made of."""
     kind = type(value)
-    known = _SLOTS.get(f"{kind.__module__}.{kind.__qualname__}")
+    known = _SLOTS.get(kind)
     if known is None:
         found: list[str] = []
         for part in reversed(kind.__mro__):
             slots = part.__dict__.get("__slots__", ())
             found += [name for name in ((slots,) if isinstance(slots, str) else slots) if name not in _LEFT_OUT]
-        known = _SLOTS[f"{kind.__module__}.{kind.__qualname__}"] = tuple(found)
+        known = _SLOTS[kind] = tuple(found)
     return known

@@ -272,6 +272,8 @@ class Nodes:
             node = running.host.node
             self._lives.append((running.host.allocation, node.core.incarnation if node is not None else 0, running.life))
             self._running[state] = running
+        elif state not in self._running and not running.images:
+            self._running[state] = running  # it is in that state, as good as the one that has gone on from there
         return Step(state, tuple(running.said), tuple(running.logged), tuple(running.answers))
 
     def life(self, state: int) -> tuple[str, int, int]:

@@ -287,8 +287,8 @@ def checkpoint_claims_more_than_it_holds(machine: Machine) -> None:
     assert machine.node is not None
     node = machine.node
 
-    def write(original: Callable[..., None], image: Any) -> None:
-        original(image._replace(lsn=node.core.durable_lsn))
+    def write(original: Callable[..., object], image: Any) -> object:
+        return original(image._replace(lsn=node.core.durable_lsn))
 
     around(machine, "_write_checkpoint", write)
 
@@ -298,8 +298,8 @@ def checkpoint_of_rows_without_counters(machine: Machine) -> None:
     """A checkpoint stores the rows that changed, and the counters of the checkpoint before."""
     assert machine.node is not None
 
-    def write(original: Callable[..., None], image: Any) -> None:
-        original(image._replace(fragments={name: data for name, data in image.fragments.items() if data is None}))
+    def write(original: Callable[..., object], image: Any) -> object:
+        return original(image._replace(fragments={name: data for name, data in image.fragments.items() if data is None}))
 
     around(machine, "_write_checkpoint", write)
 
