@@ -88,10 +88,10 @@ def commit_inferred_from_who_is_alive(machine: Machine) -> None:
     assert machine.node is not None
     core, coordinator = machine.node.core, machine.node.coordinator
 
-    def recover(original: Callable[..., Transaction], tx: TxId, prepare: r.Prepare) -> Transaction:
+    def recover(original: Callable[..., Transaction], prepare: r.Prepare) -> Transaction:
         here = [p for p in prepare.participants if core.local[p].mine]
         elsewhere = [p for p in prepare.participants if p not in here]
-        transaction = original(tx, prepare)
+        transaction = original(prepare)
         for number in elsewhere:
             transaction.awaited.pop(number, None)
         return transaction
@@ -115,8 +115,8 @@ def recovery_commits_what_was_held_back(machine: Machine) -> None:
     """Recovery commits what it finds prepared everywhere, whether or not its client had asked for more than votes."""
     assert machine.node is not None
 
-    def recover(original: Callable[..., Transaction], tx: TxId, prepare: r.Prepare) -> Transaction:
-        return original(tx, msgspec.structs.replace(prepare, held=False))
+    def recover(original: Callable[..., Transaction], prepare: r.Prepare) -> Transaction:
+        return original(msgspec.structs.replace(prepare, held=False))
 
     around(machine.node.coordinator, "_recover", recover)
 
