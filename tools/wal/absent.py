@@ -35,8 +35,12 @@ def absent(places: Sequence[Place], wanted: Filter) -> ExitCode:
         return ExitCode.OK
     complain(f"no record that was read is of {' and '.join(asked)}")
     if wanted.namespace is not None:
-        known = {name for place in places for name in _namespaces(place)}
-        if wanted.namespace not in known:
+        known: set[str] = set()
+        for some in (some for place in places for some in _namespaces(place)):
+            if wanted.namespace in some:
+                break
+            known |= some
+        else:
             there = [_shown(name) for name in sorted(known)]
             more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
             named = f"expected one of {', '.join(there[:SHOWN])}{more}" if there else "nor any other"
@@ -64,13 +68,12 @@ def _shown(name: str) -> str:
     return word(name.encode("utf-8", "surrogatepass"))
 
 
-def _namespaces(place: Place) -> set[str]:
-    """The namespaces that a log speaks of, and those of the store beside it; what is damaged was told."""
-    found: set[str] = set()
+def _namespaces(place: Place) -> Iterator[set[str]]:
+    """The namespaces that a log speaks of, by segments, and those of the store beside it; what is damaged was told."""
     try:
         for indexed in indexes(place.source):
-            found.update(name for name, _ in indexed.index.fragments)
-            found.update(name for name, _ in {*(indexed.index.mentions or ())} - {CLIENTS, MAPS})  # which no record has
+            mentioned = {*(indexed.index.mentions or ())} - {CLIENTS, MAPS}  # which no record has
+            yield {name for name, _ in (*indexed.index.fragments, *mentioned)}
     except (DiskError, LogError):
         pass
     if place.directory is not None:
@@ -80,9 +83,8 @@ def _namespaces(place: Place) -> set[str]:
         try:
             store = LmdbStore(place.directory / "store", read_only=True)
             try:
-                found.update(name for name, _ in store.load().fragments)
+                yield {name for name, _ in store.load().fragments}
             finally:
                 store.close()
         except (StoreError, ValueError):
             pass
-    return found
