@@ -13,10 +13,11 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import FragmentView, State, read_directory
 from engine.offline.live import is_live
 from rebalance.table import Standing, Topology
-from tools.terminal import Ended, ExitCode, Row, Unreadable, complain, show, word
+from tools.terminal import ExitCode, Row, Unreadable, complain, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter
 from tools.wal.places import Place, place_of
+from tools.wal.trouble import Trouble
 from wal.ids import TABLE_MAX, Fragment, NodeId, fragment_name, tx_name
 
 Directories = Annotated[list[str], typer.Argument(metavar="DIR", help="Data directories, one per node.")]
@@ -37,6 +38,9 @@ def counters(
     """
     places = [place_of(text) for text in directories]
     _check_places(places)
+    trouble = Trouble()
+    for place in places:
+        trouble.note_losses(place)
     with ExitStack() as stack:
         states = [stack.enter_context(_state(place, namespace, partition)) for place in places]
         compared = _Compared(states)
@@ -48,8 +52,8 @@ def counters(
         complain(f"a node runs in {', '.join(compared.live)}: what differs there may be under way")
     if not as_json:
         complain(f"fragments={compared.fragments} copies={compared.copies} differing={compared.differing}")
-    if compared.differing or (not compared.fragments and absent(places, Filter(namespace=namespace))):
-        raise Ended(ExitCode.WRONG)
+    nothing = not compared.fragments and absent(places, Filter(namespace=namespace))
+    trouble.end(ExitCode.WRONG if compared.differing or nothing else ExitCode.OK)
 
 
 def _check_places(places: list[Place]) -> None:

@@ -120,6 +120,7 @@ def dump(
             from tools.wal.jobs import written_in_parts  # noqa: PLC0415  # who reads alone does not wait for it
 
             for place in places:
+                trouble.note_losses(place, from_lsn, to_lsn)
                 shows = partial(_shown, place, wanted, from_lsn, to_lsn, render=render, paint=paint, as_json=as_json)
                 for findings, file in written_in_parts(place, jobs, list[Finding], shows):
                     for finding in findings:

@@ -10,11 +10,12 @@ import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.directory import State, read_directory
-from tools.terminal import Ended, ExitCode, Row, Unreadable, show, word
+from tools.terminal import ExitCode, Row, Unreadable, show, word
 from tools.wal.absent import absent
 from tools.wal.filters import Filter
 from tools.wal.options import AsJson, Directories, OfNamespace, OfPartition
 from tools.wal.places import Place, place_of
+from tools.wal.trouble import Trouble
 from wal import indexes
 from wal.ids import Fragment, fragment_name
 from wal.parts import cost as reading
@@ -33,14 +34,15 @@ def history(
     """
     places = [place_of(text) for text in directories]
     found = False
+    trouble = Trouble()
     for place in places:
+        trouble.note_losses(place)
         rows = _rows(place, namespace, partition)
         first = next(rows, None)
         if first is not None:
             found = True
             show(islice(chain([first], rows), limit or None), as_json=as_json)
-    if not found and absent(places, Filter(namespace=namespace)):
-        raise Ended(ExitCode.WRONG)
+    trouble.end(ExitCode.OK if found else absent(places, Filter(namespace=namespace)))
 
 
 def _rows(place: Place, namespace: str | None, partition: int | None) -> Iterator[Row]:

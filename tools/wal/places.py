@@ -75,6 +75,16 @@ def losses_of(place: Place) -> list[Loss]:
         return read_losses(disk)
 
 
+def loss_text(loss: Loss) -> str:
+    """What such a log lacks, for a person."""
+    from wal.cut import loss_name  # noqa: PLC0415
+
+    return (
+        f"`foreshore wal {loss.by}` left LSN {loss.first_lsn} to {loss.last_lsn} out, of {loss.source}: take them "
+        f"from peers, and then remove its note, {loss_name(loss)}"
+    )
+
+
 def place_of(text: str) -> Place:
     """What stands at a path that a person gave. Raises Unreadable."""
     path = Path(text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, code_of, complain
-from tools.wal.places import Place
+from tools.wal.places import Place, loss_text, losses_of
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
 from wal.footer import Ask
 from wal.segment_walk import Choose
@@ -26,6 +27,7 @@ class Trouble:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._code = ExitCode.OK
+        self._met: set[Path] = set()
         self._quiet = quiet  # it is told by another reading of the same logs
 
     def aside(
@@ -44,6 +46,7 @@ class Trouble:
 
         With several `jobs` they are chosen in other processes, which know nothing of what was taken here, and of all of it.
         """
+        self.note_losses(place, from_lsn, to_lsn)
         if jobs > 1:
             blocks: Iterator[Block | Finding] = _in_processes(place, jobs, choose, ask)
         elif newest_first:
@@ -61,6 +64,17 @@ class Trouble:
         finally:
             progress.close()
 
+    def note_losses(self, place: Place, from_lsn: int = 1, to_lsn: int | None = None) -> None:
+        """Tell once what `cut` or `repair` left out of what is read here: it looks whole without."""
+        losses = [] if place.path in self._met else losses_of(place)
+        self._met.add(place.path)
+        for loss in losses:
+            if max(from_lsn, loss.first_lsn) <= loss.last_lsn and (to_lsn is None or loss.first_lsn <= to_lsn):
+                if not self._quiet:
+                    complain(f"{place.path}: lost {loss_text(loss)}")
+                ends = max((info.last_lsn for info in list_segments(place.source, owner=place.owner)), default=0)
+                self._code = max(self._code, ExitCode.SHORT if loss.last_lsn >= ends else ExitCode.MISSING)
+
     def note(self, place: Place, finding: Finding) -> None:
         """Tell of a finding."""
         if not self._quiet:
@@ -71,6 +85,7 @@ class Trouble:
 
     def files(self, place: Place) -> list[SegmentInfo]:
         """The segments of a log; what is wrong with their files is told."""
+        self.note_losses(place)
         return list_segments(place.source, owner=place.owner, tell=lambda finding: self.note(place, finding))
 
     def end(self, code: ExitCode = ExitCode.OK) -> None:

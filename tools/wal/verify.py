@@ -18,10 +18,9 @@ from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
-from tools.wal.places import Place, losses_of, place_of
+from tools.wal.places import Place, loss_text, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
-from wal.cut import loss_name
 
 if TYPE_CHECKING:
     import typer
@@ -265,12 +264,9 @@ class Checked:
         counted = {"log": lsns, "segments": len(report.segments), "blocks": report.blocks, "records": report.records}
         self.facts.append(counted | {"bytes": report.bytes})
         for loss in losses_of(place):
-            what = (
-                f"`foreshore wal {loss.by}` left LSN {loss.first_lsn} to {loss.last_lsn} out, of {loss.source}: take them "
-                f"from peers, and then remove its note, {loss_name(loss)}"
-            )
             if loss.last_lsn >= loss.first_lsn:
-                self._problem("lost", ExitCode.SHORT if loss.last_lsn >= report.last_lsn else ExitCode.MISSING, what)
+                code = ExitCode.SHORT if loss.last_lsn >= report.last_lsn else ExitCode.MISSING
+                self._problem("lost", code, loss_text(loss))
         if place.directory is not None and not report.segments and not report.findings:
             what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
             self._problem("missing", ExitCode.MISSING, what)

@@ -106,11 +106,28 @@ def test_a_damaged_log_is_repaired_up_to_its_damage_and_what_was_lost_is_on_reco
         (loss,) = read_losses(disk)
     assert loss.by == "repair"
     assert loss.findings[0].lsn == victim.first_lsn
+    lacks = f"lost `foreshore wal repair` left LSN {victim.first_lsn} to {whole[-1].last_lsn} out"
+    for verb in (
+        ["dump"],
+        ["stat"],
+        ["stat", "--jobs", 2],
+        ["dump", "--jobs", 2],
+        ["dump", "--last", 2],
+        ["segments"],
+        ["key", "acc", "key-001", "--partition", 1],
+    ):
+        result = wal(*verb, tmp_path / "copy")
+        assert result.exit_code == 4, "what looks whole is not all that there was"
+        assert result.stderr.count(lacks) == 1
+    assert wal("dump", "--to-lsn", victim.first_lsn - 1, tmp_path / "copy").exit_code == 0, "nothing of this was left out"
     told = answer("repair", node, "--in-place")
     assert Path(told["backup"]).is_dir()
     with engine.open(node) as database:
         assert 0 < len(list(database.namespace("acc"))) < ROWS
-    assert wal("verify", node).exit_code in (4, 6)
+    for reader in ("verify", "counters", "history"):
+        result = wal(reader, node)
+        assert result.exit_code in (4, 6)
+        assert lacks in result.stdout + result.stderr
 
 
 def test_damage_below_the_checkpoint_costs_the_beginning_and_not_the_end(tmp_path: Path) -> None:
