@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -40,12 +41,12 @@ def counters(
     _check_places(places)
     trouble = Trouble()
     for place in places:
-        trouble.note_losses(place)
+        trouble.meet(place)
     with ExitStack() as stack:
         states = [stack.enter_context(_state(place, namespace, partition)) for place in places]
         compared = _Compared(states)
         rows = compared.rows()
-        show(islice(rows, limit) if limit else rows, as_json=as_json)
+        show(islice(rows, min(limit, sys.maxsize)) if limit else rows, as_json=as_json)
         for _ in rows:
             pass  # beyond the limit it is still compared
     if compared.live:

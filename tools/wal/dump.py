@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -120,7 +121,7 @@ def dump(
             from tools.wal.jobs import written_in_parts  # noqa: PLC0415  # who reads alone does not wait for it
 
             for place in places:
-                trouble.note_losses(place, from_lsn, to_lsn)
+                trouble.meet(place, from_lsn, to_lsn)
                 shows = partial(_shown, place, wanted, from_lsn, to_lsn, render=render, paint=paint, as_json=as_json)
                 for findings, file in written_in_parts(place, jobs, list[Finding], shows):
                     for finding in findings:
@@ -169,7 +170,7 @@ def _read(
     if backwards:
         shown = (told[::-1] for told in shown)
     if last:
-        newest = list(islice(chain.from_iterable(shown), last))
+        newest = list(islice(chain.from_iterable(shown), min(last, sys.maxsize)))
         shown = iter([newest if reverse else newest[::-1]])
     yield from shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Annotated, Any
@@ -36,12 +37,12 @@ def history(
     found = False
     trouble = Trouble()
     for place in places:
-        trouble.note_losses(place)
+        trouble.meet(place)
         rows = _rows(place, namespace, partition)
         first = next(rows, None)
         if first is not None:
             found = True
-            show(islice(chain([first], rows), limit or None), as_json=as_json)
+            show(islice(chain([first], rows), min(limit, sys.maxsize) or None), as_json=as_json)
     trouble.end(ExitCode.OK if found else absent(places, Filter(namespace=namespace)))
 
 

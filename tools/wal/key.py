@@ -20,7 +20,7 @@ from tools.wal.times import opened_text, session_text, time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
 from wal.footer import speaking_of
-from wal.ids import DECISIONS, TABLE_MAX, fragment_name, tx_name
+from wal.ids import DECISIONS, NAME_MAX, TABLE_MAX, fragment_name, tx_name
 
 if TYPE_CHECKING:
     import typer
@@ -51,6 +51,8 @@ def key(
     Sealed segments are read only where their footers say that the key's fragment is; what was not read was not verified.
     Exit codes: 0 told, and all copies in sync agree; 1 they do not, or nothing tells of it; else as those of verify.
     """
+    if not 0 < len(namespace.encode("utf-8", "surrogatepass")) <= NAME_MAX:
+        raise UsageError(f"{namespace[:NAME_MAX]!r} is no namespace: expected a name of 1 to {NAME_MAX} bytes")
     places = [place_of(text) for text in directories]
     check_names(places)
     data = bytes_of(key)

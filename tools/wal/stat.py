@@ -54,7 +54,7 @@ def stat(
         if jobs > 1:
             from tools.wal.jobs import in_parts  # noqa: PLC0415  # who reads alone does not wait for it
 
-            trouble.note_losses(place, from_lsn, to_lsn)
+            trouble.meet(place, from_lsn, to_lsn)
             for part in in_parts(place, jobs, Counted, partial(_counted, place, wanted, from_lsn, to_lsn)):
                 for finding in part.findings:
                     trouble.note(place, finding)

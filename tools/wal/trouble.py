@@ -46,7 +46,7 @@ class Trouble:
 
         With several `jobs` they are chosen in other processes, which know nothing of what was taken here, and of all of it.
         """
-        self.note_losses(place, from_lsn, to_lsn)
+        self.meet(place, from_lsn, to_lsn)
         if jobs > 1:
             blocks: Iterator[Block | Finding] = _in_processes(place, jobs, choose, ask)
         elif newest_first:
@@ -64,10 +64,17 @@ class Trouble:
         finally:
             progress.close()
 
-    def note_losses(self, place: Place, from_lsn: int = 1, to_lsn: int | None = None) -> None:
-        """Tell once what `cut` or `repair` left out of what is read here: it looks whole without."""
-        losses = [] if place.path in self._met else losses_of(place)
+    def meet(self, place: Place, from_lsn: int = 1, to_lsn: int | None = None) -> None:
+        """Tell once what a log does not tell by itself: whose it is, where that cannot be read, and what `cut` or `repair`
+        left out of what is read here."""
+        if place.path in self._met:
+            return
         self._met.add(place.path)
+        if place.problem:
+            if not self._quiet:
+                complain(place.problem)
+            self._code = max(self._code, ExitCode.DAMAGED)
+        losses = losses_of(place)
         for loss in losses:
             if max(from_lsn, loss.first_lsn) <= loss.last_lsn and (to_lsn is None or loss.first_lsn <= to_lsn):
                 if not self._quiet:
@@ -85,7 +92,7 @@ class Trouble:
 
     def files(self, place: Place) -> list[SegmentInfo]:
         """The segments of a log; what is wrong with their files is told."""
-        self.note_losses(place)
+        self.meet(place)
         return list_segments(place.source, owner=place.owner, tell=lambda finding: self.note(place, finding))
 
     def end(self, code: ExitCode = ExitCode.OK) -> None:

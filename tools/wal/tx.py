@@ -42,9 +42,10 @@ def tx(
     Exit codes: 0 committed or aborted everywhere; 1 in doubt, or nothing is known of it; 7 it is torn; else as those of
     verify.
     """
-    prefix = "" if label is not None or last else without_place(words[0]).lower()
-    paths = words if label is not None or last else words[1:]
-    if prefix and not re.fullmatch(r"[0-9a-f]{4,32}", prefix):
+    by_id = label is None and not last
+    prefix = without_place(words[0]).lower() if by_id else ""
+    paths = words[1:] if by_id else words
+    if by_id and not re.fullmatch(r"[0-9a-f]{4,32}", prefix):
         raise UsageError(f"{words[0]!r} is no transaction: expected 4 to 32 hexadecimal digits, as a dump prints them")
     if not paths:
         raise UsageError("no directory was named: expected those of the nodes, after the id")

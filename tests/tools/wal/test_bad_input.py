@@ -267,3 +267,36 @@ def test_ten_thousand_segments_are_read_by_each_reader(tmp_path: Path) -> None:
     assert wal("verify", tmp_path).exit_code == 0
     (tmp_path / disk.names()[count // 2]).unlink()
     assert wal("verify", tmp_path).exit_code == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["dump", "--last", 10**30], 0, ""),
+        (["dump", "--limit", 10**30, "--from-lsn", 10**30], 0, ""),
+        (["counters", "--limit", 10**30], 0, "fragments="),
+        (["history", "--limit", 10**30], 0, ""),
+        (["stat", "--top", 10**30], 0, ""),
+        (["tx", "--last", 10**30], 0, ""),
+        (["key", "", "k1"], 2, "'' is no namespace: expected a name of 1 to 64 bytes"),
+        (["key", "n" * 70_000, "k1"], 2, "is no namespace"),
+        (["key", "\udcff" * 30, "k1"], 2, "is no namespace"),
+        (["tx", ""], 2, "'' is no transaction"),
+    ],
+)
+def test_a_number_or_a_name_that_nothing_has_ends_in_an_answer(
+    words: list[object], code: int, says: str, checkpointed: list[Path]
+) -> None:
+    """Also what a script asks whose variable is empty."""
+    result = wal(*words, checkpointed[0])
+    assert result.exit_code == code, result.exception
+    assert says in result.stderr
+
+
+def test_a_directory_that_does_not_say_whose_it_is_is_told_by_all_that_read_its_log(shown: Path) -> None:
+    (shown / "identity.json").write_text('{"format":1')
+    for verb in ("dump", "dump --jobs 2", "stat", "verify", "segments", "key acc k1", "tx --last 1"):
+        name, *words = verb.split()
+        result = wal(name, *words, shown)
+        assert result.exit_code == 5, verb
+        assert (result.stdout + result.stderr).count("identity.json cannot be read") == 1, verb
