@@ -163,7 +163,7 @@ class DirectoryDisk:
     def open(self, name: str, write: bool = False) -> File:
         """An existing file; DiskMissing if there is none."""
         assert not (write and self._read_only), f"{name} was opened for writing on a read-only disk"
-        return self._open(name, os.O_RDWR if write else os.O_RDONLY)
+        return self._open(name, os.O_RDWR if write else os.O_RDONLY | os.O_NONBLOCK)  # nobody waits at a named pipe
 
     def create(self, name: str, size: int, *, filled: bool = True) -> None:
         """Zero-fill `name.tmp`, or only allocate its blocks, sync it, rename it, sync the directory."""

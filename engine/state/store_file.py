@@ -39,6 +39,11 @@ def structure_problems(path: Path) -> list[str]:
     It reads every page and takes no help from LMDB, which damage can bring down; so it goes before anything else that
     looks at a suspicious file. Raises StoreForeign if that is no LMDB file at all: neither of its two root pages is.
     """
+    if path.exists() and not (path / "data.mdb").is_file():
+        found = "none, or one that is no file" if path.is_dir() else "a file"
+        raise StoreForeign(
+            f"{path} is not a store: expected a directory with data.mdb, found {found}; name the directory of a store"
+        )
     try:
         return [str(problem) for problem in verify(str(path))]  # type: ignore[no-untyped-call]  # not annotated there
     except (VerifyError, OSError) as error:

@@ -114,9 +114,10 @@ class LmdbStore(StoreReads):
         except NotADirectoryError:
             found, empty = "a file", False
         else:
-            if "data.mdb" in names:
+            if "data.mdb" in names and (self.path / "data.mdb").is_file():
                 return
             found, empty = ", ".join(names[:5]) or "an empty directory", not names
+            found = found if "data.mdb" not in names else "one that is no file"
         if self.read_only or not empty:
             raise StoreForeign(
                 f"{self.path} is not a store: expected a directory with data.mdb, found {found}; "

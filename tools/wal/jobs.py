@@ -63,6 +63,8 @@ def written_in_parts(
 def runs_of(place: Place, jobs: int) -> list[Run]:
     """A log in runs: of one segment, unless they are so many and so small that to begin a process costs more than that."""
     lsns = parts(place.source)
+    if not lsns:
+        return []
     small = RUN_BYTES * len(lsns) // max(1, place.log_bytes)
     count = max(1, min(small, len(lsns) // (RUNS_EACH * jobs)))
     firsts = lsns[::count]

@@ -12,7 +12,7 @@ from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
 from engine.state.identity import read_identity
 from tools.terminal import Unreadable
-from wal import DirectoryDisk, Owner, Source
+from wal import DirectoryDisk, Owner, Source, parts
 from wal.segment import segment_lsn
 
 if TYPE_CHECKING:
@@ -83,6 +83,13 @@ def loss_text(loss: Loss) -> str:
         f"`foreshore wal {loss.by}` left LSN {loss.first_lsn} to {loss.last_lsn} out, of {loss.source}: take them "
         f"from peers, and then remove its note, {loss_name(loss)}"
     )
+
+
+def empty_text(place: Place) -> str:
+    """That the log of a data directory is not there at all, for a person; empty where it is, or none belongs there."""
+    if place.directory is None or place.log is None or parts(place.source):
+        return ""
+    return f"{place.log} has no segment: a node that was ever started has one, and its start in it"
 
 
 def place_of(text: str) -> Place:

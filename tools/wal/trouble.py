@@ -11,7 +11,7 @@ import msgspec
 
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, code_of, complain
-from tools.wal.places import Place, loss_text, losses_of
+from tools.wal.places import Place, empty_text, loss_text, losses_of
 from wal import Block, Finding, SegmentInfo, backwards, inspect, list_segments
 from wal.footer import Ask
 from wal.segment_walk import Choose
@@ -74,6 +74,10 @@ class Trouble:
             if not self._quiet:
                 complain(place.problem)
             self._code = max(self._code, ExitCode.DAMAGED)
+        if empty := empty_text(place):
+            if not self._quiet:
+                complain(empty)
+            self._code = max(self._code, ExitCode.MISSING)
         losses = losses_of(place)
         for loss in losses:
             if max(from_lsn, loss.first_lsn) <= loss.last_lsn and (to_lsn is None or loss.first_lsn <= to_lsn):

@@ -76,7 +76,8 @@ def tx(
                 trouble.note(place, found)
     code = ExitCode.OK if stories else ExitCode.WRONG
     if not stories:
-        complain(f"no log here tells of such a transaction: {label if label is not None else prefix}")
+        named = label if label is not None else prefix
+        complain(f"no log here tells of {f'such a transaction: {named}' if named else 'any transaction'}")
     told = sorted(stories.values(), key=lambda one: (one.began_ms, one.tx))
     whence = {story.tx: origins.of(story.tx, *story.decided) for story in told}
     if any(origin is not None and not origin.node for origin in whence.values()):

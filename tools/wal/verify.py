@@ -18,7 +18,7 @@ from engine.offline.live import is_live
 from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
-from tools.wal.places import Place, loss_text, losses_of, place_of
+from tools.wal.places import Place, empty_text, loss_text, losses_of, place_of
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
 
@@ -267,9 +267,8 @@ class Checked:
             if loss.last_lsn >= loss.first_lsn:
                 code = ExitCode.SHORT if loss.last_lsn >= report.last_lsn else ExitCode.MISSING
                 self._problem("lost", code, loss_text(loss))
-        if place.directory is not None and not report.segments and not report.findings:
-            what = f"{place.log} has no segment: a node that was ever started has one, and its start in it"
-            self._problem("missing", ExitCode.MISSING, what)
+        if empty := empty_text(place):
+            self._problem("missing", ExitCode.MISSING, empty)
 
     def _read_log(self, place: Place) -> Report:
         wanted = self._wanted
@@ -303,8 +302,9 @@ class Checked:
 
         path = directory / "store"
         try:
-            with (path / "data.mdb").open("rb"):
-                pass
+            if (path / "data.mdb").is_file():
+                with (path / "data.mdb").open("rb"):
+                    pass
         except PermissionError as error:
             what = f"store {path}: {error.strerror}, so nothing is known of it; may you read it?"
             self._problem("unreadable", ExitCode.UNREADABLE, what)

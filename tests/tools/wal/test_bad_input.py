@@ -300,3 +300,36 @@ def test_a_directory_that_does_not_say_whose_it_is_is_told_by_all_that_read_its_
         result = wal(name, *words, shown)
         assert result.exit_code == 5, verb
         assert (result.stdout + result.stderr).count("identity.json cannot be read") == 1, verb
+
+
+def test_the_log_of_a_directory_that_is_not_there_is_missed_by_all_readers(shown: Path) -> None:
+    (shown / "wal" / FIRST).unlink()
+    for verb in ("dump", "dump --jobs 2", "stat", "verify", "segments", "key acc k1", "tx --last 1"):
+        name, *words = verb.split()
+        result = wal(name, *words, shown)
+        assert result.exit_code == 6, verb
+        assert (result.stdout + result.stderr).count("wal has no segment") == 1, verb
+
+
+@pytest.mark.parametrize("verb", ["dump", "stat", "verify", "segments", "tx --last 1"])
+def test_nobody_waits_at_a_pipe_that_is_called_like_a_segment(verb: str, shown: Path) -> None:
+    os.mkfifo(shown / "wal" / "00000000000099999999.wal")
+    name, *words = verb.split()
+    result = wal(name, *words, shown)
+    assert result.exit_code == 3
+    assert "00000000000099999999.wal" in result.stderr
+
+
+def _a_pipe_in_it(path: Path) -> None:
+    path.mkdir()
+    os.mkfifo(path / "data.mdb")
+
+
+@pytest.mark.parametrize("make", [Path.touch, _a_pipe_in_it])
+def test_what_is_no_store_is_told_by_who_verifies(make: Callable[[Path], object], shown: Path) -> None:
+    shutil.rmtree(shown / "store")
+    make(shown / "store")
+    for verb in (["verify"], ["verify", "--store-only"], ["counters"]):
+        result = wal(*verb, shown)
+        assert result.exit_code == 5, result.exception
+        assert "is not a store: expected a directory with data.mdb" in result.stdout + result.stderr
