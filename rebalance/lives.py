@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wal.ids import NodeId
+from wal.ids import NodeId, Number
 from wal.records import Claim
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ class Life(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     allocation: str
-    incarnation: int
-    boot_lsn: int
-    before: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    incarnation: Number
+    boot_lsn: Number
+    before: list[tuple[Number, Number]] = msgspec.field(default_factory=list)
 
 
 def disk_of(topology: Topology, node: NodeId) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from rebalance.lives import Life
 from wal import records as r
-from wal.ids import Ballot, Fragment, Namespace, NodeId, TxId, Version
+from wal.ids import Ballot, Fragment, Namespace, NodeId, Number, TxId, Version
 
 # What a node has; `rebalance.telling` says it.
 
@@ -24,12 +24,12 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     namespace: Namespace
-    partition: int
-    lwm: int
-    highest: int
-    stable: int
-    digest: int
-    epoch: int = 0
+    partition: Number
+    lwm: Number
+    highest: Number
+    stable: Number
+    digest: Number
+    epoch: Number = 0
     loading: bool = False
     doubted: bool = False
 
@@ -47,8 +47,8 @@ class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", 
     life: Life
     claims: list[r.Claim]
     copies: list[CopyReport]
-    vouched: list[tuple[int, NodeId]]
-    sums: list[tuple[int, int]] | None = None
+    vouched: list[tuple[Number, NodeId]]
+    sums: list[tuple[Number, Number]] | None = None
 
 
 class AskCopies(msgspec.Struct, frozen=True, array_like=True, tag="ask-copies", gc=False):
@@ -56,8 +56,8 @@ class AskCopies(msgspec.Struct, frozen=True, array_like=True, tag="ask-copies", 
 
     after: Version
     ballot: Ballot
-    number: int
-    partitions: list[int]
+    number: Number
+    partitions: list[Number]
 
 
 class Copies(msgspec.Struct, frozen=True, array_like=True, tag="copies", gc=False):
@@ -65,7 +65,7 @@ class Copies(msgspec.Struct, frozen=True, array_like=True, tag="copies", gc=Fals
 
     after: Version
     ballot: Ballot
-    number: int
+    number: Number
     life: Life
     copies: list[CopyReport]
 
@@ -77,16 +77,16 @@ class TailReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy has of one fragment: its low watermark, what lies beyond a gap, and its epoch table."""
 
     namespace: Namespace
-    lwm: int
-    ranges: list[tuple[int, int]]
-    epochs: list[tuple[int, int]]
+    lwm: Number
+    ranges: list[tuple[Number, Number]]
+    epochs: list[tuple[Number, Number]]
 
 
 class CopyTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy has of one partition; in an answer, with the writes and prepares that the asker lacks."""
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     fragments: list[TailReport]
     prepared: list[TxId]
     writes: list[r.Write]
@@ -120,17 +120,17 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     namespace: Namespace
-    partition: int
-    lwm: int
-    highest: int
-    ranges: list[tuple[int, int]]
-    epochs: list[tuple[int, int]]
-    digests: list[tuple[int, int]]  # (counter, digest) it can vouch for, newest last
-    stable: int = 0
+    partition: Number
+    lwm: Number
+    highest: Number
+    ranges: list[tuple[Number, Number]]
+    epochs: list[tuple[Number, Number]]
+    digests: list[tuple[Number, Number]]  # (counter, digest) it can vouch for, newest last
+    stable: Number = 0
     loading: bool = False
     no_history: bool = False
     suspects: list[bytes] = []
-    beyond: list[tuple[int, int, int]] = []
+    beyond: list[tuple[Number, Number, Number]] = []
     kept: bool = False
     leaves: bytes = b""
 
@@ -147,12 +147,12 @@ class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=Fals
     """
 
     version: Version
-    session: int
-    partitions: list[int]
+    session: Number
+    partitions: list[Number]
     haves: list[Have]
-    credit: int
-    part: int = 0
-    parts: int = 1
+    credit: Number
+    part: Number = 0
+    parts: Number = 1
 
 
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
@@ -162,9 +162,9 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False)
     """
 
     version: Version
-    session: int
-    batch: int
-    credit: int
+    session: Number
+    batch: Number
+    credit: Number
     again: bool = False
 
 
@@ -176,21 +176,21 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     namespace: Namespace
-    partition: int
+    partition: Number
     kind: str
     reason: str
     cut: int
-    missing: int
-    up_to: int
-    digest: int
-    epochs: list[tuple[int, int]]
+    missing: Number
+    up_to: Number
+    digest: Number
+    epochs: list[tuple[Number, Number]]
 
 
 class Differing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Under which leaves of a fragment the two copies have other rows, a bit for each leaf that was told."""
 
     namespace: Namespace
-    partition: int
+    partition: Number
     bits: bytes
 
 
@@ -215,19 +215,19 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     """
 
     version: Version
-    session: int
-    batch: int
-    epochs: list[tuple[int, int]] = []  # (partition, epoch)
-    later: list[int] = []
+    session: Number
+    batch: Number
+    epochs: list[tuple[Number, Number]] = []  # (partition, epoch)
+    later: list[Number] = []
     transfers: list[Transfer] = []
     prepares: list[r.Prepare] = []
     writes: list[r.Write] = []
     rows: list[r.Preload] = []
     results: list[r.Results] = []
-    done: list[tuple[Namespace, int]] = []
-    missed: list[tuple[Namespace, int]] = []
+    done: list[tuple[Namespace, Number]] = []
+    missed: list[tuple[Namespace, Number]] = []
     last: bool = False
-    survey: list[tuple[Namespace, int]] = []
+    survey: list[tuple[Namespace, Number]] = []
     differing: list[Differing] = []
 
     @property
@@ -253,10 +253,10 @@ class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a copy of one fragment contains, with what is applied, as a digest of its rows; `history` is that at `lwm`."""
 
     namespace: Namespace
-    lwm: int
-    ranges: list[tuple[int, int]]
-    digest: int
-    history: int = 0
+    lwm: Number
+    ranges: list[tuple[Number, Number]]
+    digest: Number
+    history: Number = 0
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=False):
@@ -267,11 +267,11 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
     """
 
     version: Version
-    partition: int
-    fragments: list[tuple[Namespace, int, list[tuple[int, int]]]]
+    partition: Number
+    fragments: list[tuple[Namespace, Number, list[tuple[Number, Number]]]]
     readers: list[TxId]
-    round: int
-    compared: int = 0
+    round: Number
+    compared: Number = 0
     contents: list[Contents] | None = None
 
 
@@ -282,12 +282,12 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=Fals
     """
 
     version: Version
-    partition: int
-    marks: list[tuple[Namespace, int]]
+    partition: Number
+    marks: list[tuple[Namespace, Number]]
     wrong: list[Namespace]
     ended: list[TxId]
     prepares: list[r.Prepare]
-    round: int
+    round: Number
 
 
 # Anti-entropy.
@@ -297,8 +297,8 @@ class AskProofs(msgspec.Struct, frozen=True, array_like=True, tag="ask-proofs", 
     """A primary to a copy in sync: what do you contain of these partitions? And `read` the rows of these fragments."""
 
     version: Version
-    round: int
-    partitions: list[int]
+    round: Number
+    partitions: list[Number]
     read: list[Fragment]
 
 
@@ -308,7 +308,7 @@ class CopyProof(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Of its namespaces, those whose rows were read and are what was written (`proven`, once it was asked), or are not.
     """
 
-    partition: int
+    partition: Number
     contents: list[Contents] | None
     proven: list[Namespace]
     disproved: list[Namespace]
@@ -318,7 +318,7 @@ class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs", gc=Fals
     """The answer."""
 
     version: Version
-    round: int
+    round: Number
     copies: list[CopyProof]
 
 
@@ -341,7 +341,7 @@ class Stands(msgspec.Struct, frozen=True, array_like=True, tag="stands", gc=Fals
     """A primary to an asynchronous copy: so far I am in these fragments, (namespace, partition, LWM, digest there)."""
 
     version: Version
-    fragments: list[tuple[Namespace, int, int, int]]
+    fragments: list[tuple[Namespace, Number, Number, Number]]
 
 
 ToPromotion: TypeAlias = AskTail | Tail

@@ -10,7 +10,12 @@ import binascii
 import re
 from collections.abc import Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+"""What counts, or names one of many. What says that there are less than none of something is refused where it is read."""
 
 NodeId = str
 """A node's stable name, 1 to 64 of the characters of `NAME`; it belongs to a data directory and never changes."""
@@ -18,7 +23,7 @@ NodeId = str
 Namespace = str
 """A named map, spelled like a node id. Names that begin with `~` are the engine's own."""
 
-Fragment = tuple[Namespace, int]
+Fragment = tuple[Namespace, Number]
 """(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
 
 TxId = bytes
@@ -59,8 +64,8 @@ MINOR_BITS = 24
 class Version(NamedTuple):
     """A topology version: `major` rises for join, leave and fail, `minor` for everything else. Prints as `3.1`."""
 
-    major: int
-    minor: int
+    major: Number
+    minor: Number
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}"
@@ -71,17 +76,21 @@ class Version(NamedTuple):
         return self.major << MINOR_BITS | self.minor
 
 
+ROUNDS_AHEAD = 1 << 32
+"""A ballot that is further ahead of what was promised is not heeded: soon there would be none that is higher."""
+
+
 class Ballot(NamedTuple):
     """A Paxos ballot of one exchange; unique because the proposer's id is part of it. Prints as `2@n1`."""
 
-    round: int
+    round: Number
     node: NodeId
 
     def __str__(self) -> str:
         return f"{self.round}@{self.node}" if self.node else "-"
 
 
-Era = tuple[int, int]
+Era = tuple[Number, Number]
 """(version of the map, as one number; number): what is decided in one era of all nodes lies on one side of each cut. A
 cut is called by the era that it comes before. It lives in memory only."""
 

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from wal.ids import CLIENTS, DECISIONS, MAPS, Ballot, Fragment, Namespace, NodeId, TxId, Version
+from wal.ids import CLIENTS, DECISIONS, MAPS, Ballot, Fragment, Namespace, NodeId, Number, TxId, Version
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -26,14 +26,14 @@ class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     namespace: Namespace
-    partition: int
-    epoch: int
-    start: int
+    partition: Number
+    epoch: Number
+    start: Number
     keys: list[bytes]
     values: list[bytes | None]
-    stable: int = 0
+    stable: Number = 0
     tx: TxId = b""
-    closed: int = 0
+    closed: Number = 0
     origin: int = 0
     answer: bytes | None = None
 
@@ -58,7 +58,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.origin or self.epoch
 
 
-Range: TypeAlias = tuple[Namespace, int, int]
+Range: TypeAlias = tuple[Namespace, Number, Number]
 """(namespace, start, delta): counters of one fragment of the partition that the record names."""
 
 
@@ -77,12 +77,12 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=Fa
     """
 
     tx: TxId
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     writes: list[Write]
     locks: list[tuple[Namespace, bytes]]
-    participants: list[int]
-    decision: int
+    participants: list[Number]
+    decision: Number
     origin: int = 0
     held: bool = False
 
@@ -96,8 +96,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, tag="outcome", gc=Fa
     """A prepared transaction's outcome in one partition: its ranges become updates, or are closed by the rollback."""
 
     tx: TxId
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     commit: bool
     ranges: list[Range]
 
@@ -105,8 +105,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, tag="outcome", gc=Fa
 class NoOp(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
     """Gaps that a new primary closed: nobody was promised anything about these counters."""
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     gaps: list[Range]
 
 
@@ -116,8 +116,8 @@ class EpochStart(msgspec.Struct, frozen=True, array_like=True, tag="epoch", gc=F
     `ended` are transactions that only read here and are in doubt on this copy alone: it was away when they ended.
     """
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     firsts: list[tuple[Namespace, int]]
     ended: list[TxId] = msgspec.field(default_factory=list)
 
@@ -135,7 +135,7 @@ class Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=Fa
     """
 
     namespace: Namespace
-    partition: int
+    partition: Number
     epochs: list[int]
     counters: list[int]
     keys: list[bytes]
@@ -146,7 +146,7 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=Fa
     """Outcomes by transaction id that came with a full transfer, so that a retry still gets its first answer; `answers` are
     what was told of some of them."""
 
-    partition: int
+    partition: Number
     txs: list[TxId]
     outcomes: list[int]
     floor: TxId = b""
@@ -156,8 +156,8 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag="results", gc=Fa
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget", gc=False):
     """Answers that nobody will ask for again: of each session, those up to a sequence number."""
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     answered: list[tuple[bytes, int]]
 
 
@@ -168,7 +168,7 @@ class FragmentClear(msgspec.Struct, frozen=True, array_like=True, tag="clear", g
     """
 
     namespace: Namespace
-    partition: int
+    partition: Number
     reason: str
     gone: bool = False
     kept: bool = False
@@ -181,7 +181,7 @@ class FragmentReady(msgspec.Struct, frozen=True, array_like=True, tag="ready", g
     """
 
     namespace: Namespace
-    partition: int
+    partition: Number
     lwm: int
     digest: int
     epochs: list[tuple[int, int]]
@@ -192,7 +192,7 @@ class Undo(msgspec.Struct, frozen=True, array_like=True, tag="undo", gc=False):
     """The copy's counters above `above` belong to a history that was not continued; `keys` are what they touched."""
 
     namespace: Namespace
-    partition: int
+    partition: Number
     above: int
     keys: list[bytes]
 
@@ -269,8 +269,8 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed", gc=Fa
 class Stable(msgspec.Struct, frozen=True, array_like=True, tag="stable", gc=False):
     """Everything up to these counters is on every in-sync copy: what the next write would have said, said without one."""
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     counters: list[tuple[Namespace, int]]
 
 
@@ -280,8 +280,8 @@ class Compare(msgspec.Struct, frozen=True, array_like=True, tag="compare", gc=Fa
     `round` tells the answers to one question from those to the last.
     """
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     node: NodeId
     round: int
 
@@ -293,8 +293,8 @@ class Origin(msgspec.Struct, frozen=True, array_like=True, tag="origin", gc=Fals
     that; they are empty where they were said since the node's last checkpoint. `labels_all`: so is the label.
     """
 
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     tx: TxId
     node: NodeId
     label: str = ""

@@ -11,7 +11,7 @@ from rebalance.messages import AskCopies, Copies, CopyReport, SingleMap
 from rebalance.migrations import Paused
 from rebalance.steps import Step
 from wal import records as r
-from wal.ids import NO_BALLOT, NO_VERSION, Ballot, Namespace, NodeId, Version
+from wal.ids import NO_BALLOT, NO_VERSION, Ballot, Namespace, NodeId, Number, Version
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
@@ -32,14 +32,14 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
 
     version: Version
     life: Life
-    durable_lsn: int
+    durable_lsn: Number
     frozen: bool
     silent: list[NodeId]
-    voted_lsn: int = 0
+    voted_lsn: Number = 0
     cluster: str = ""
-    map_hash: int = 0
-    sync_ms: int = 0
-    busy_ms: int = 0
+    map_hash: Number = 0
+    sync_ms: Number = 0
+    busy_ms: Number = 0
     stalled: list[NodeId] = msgspec.field(default_factory=list)
     emptied: bool = False
     mute: list[NodeId] = msgspec.field(default_factory=list)
@@ -57,7 +57,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
 
     node: NodeId
     allocation: str
-    incarnation: int
+    incarnation: Number
     address: str
     domain: str
     version: Version
@@ -71,7 +71,7 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False)
     """I am stopping on purpose, in this life: take me out, after handing my partitions over."""
 
     node: NodeId
-    incarnation: int = 0
+    incarnation: Number = 0
 
 
 class SetBaseline(msgspec.Struct, frozen=True, array_like=True, tag="set-baseline", gc=False):
@@ -90,7 +90,7 @@ class ResetLost(msgspec.Struct, frozen=True, array_like=True, tag="reset-lost", 
     It is given on one version of the placement of each partition, and void for any other.
     """
 
-    partitions: list[tuple[int, int]]  # (partition, version of its placement)
+    partitions: list[tuple[Number, Number]]  # (partition, version of its placement)
 
 
 class SetNamespace(msgspec.Struct, frozen=True, array_like=True, tag="set-namespace", gc=False):
@@ -101,10 +101,10 @@ class SetNamespace(msgspec.Struct, frozen=True, array_like=True, tag="set-namesp
 
     name: Namespace
     seen: Version
-    ttl_ms: int = 0
+    ttl_ms: Number = 0
     drop: bool = False
     backups: int = -1
-    async_backups: int = 0
+    async_backups: Number = 0
     loss: str = ""
 
 
@@ -116,7 +116,7 @@ class SetMigrations(msgspec.Struct, frozen=True, array_like=True, tag="set-migra
 
     seen: Version
     paused: Paused = Paused.NOTHING
-    bytes_per_second: int = 0
+    bytes_per_second: Number = 0
 
 
 class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
@@ -128,13 +128,13 @@ class Halt(msgspec.Struct, frozen=True, array_like=True, tag="halt", gc=False):
 class Survey(msgspec.Struct, frozen=True, array_like=True, tag="survey", gc=False):
     """What is left on your disk? Asked when the majority is gone for good."""
 
-    number: int
+    number: Number
 
 
 class Surveyed(msgspec.Struct, frozen=True, array_like=True, tag="surveyed", gc=False):
     """All that one node has: its committed map, one that it accepted after it, and its copies."""
 
-    number: int
+    number: Number
     life: Life
     address: str
     domain: str
@@ -154,7 +154,7 @@ class Announce(msgspec.Struct, frozen=True, array_like=True, tag="announce", gc=
 
     after: Version
     ballot: Ballot
-    handover: list[int]
+    handover: list[Number]
     sums: bool = False
 
 
@@ -172,7 +172,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     accepted_ballot: Ballot
     accepted: bytes
     life: Life
-    voted_lsn: int = 0
+    voted_lsn: Number = 0
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     lasts: bool = False
     hands_over: bool = False
@@ -194,8 +194,8 @@ class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=Fals
     after: Version
     ballot: Ballot
     life: Life
-    durable_lsn: int
-    voted_lsn: int = 0
+    durable_lsn: Number
+    voted_lsn: Number = 0
 
 
 class Refuse(msgspec.Struct, frozen=True, array_like=True, tag="refuse", gc=False):
@@ -212,7 +212,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=Fals
     version: Version
     topology: bytes
     ballot: Ballot = NO_BALLOT
-    map_hash: int = 0
+    map_hash: Number = 0
 
 
 class ProposeStep(msgspec.Struct, frozen=True, array_like=True, tag="propose-step", gc=False):
@@ -228,8 +228,8 @@ class AcceptStep(msgspec.Struct, frozen=True, array_like=True, tag="accept-step"
     after: Version
     ballot: Ballot
     life: Life
-    durable_lsn: int
-    voted_lsn: int
+    durable_lsn: Number
+    voted_lsn: Number
 
 
 class CommitStep(msgspec.Struct, frozen=True, array_like=True, tag="commit-step", gc=False):
@@ -252,7 +252,7 @@ class CaughtUp(msgspec.Struct, frozen=True, array_like=True, tag="caught-up", gc
     """
 
     version: Version
-    copies: list[tuple[int, NodeId]]
+    copies: list[tuple[Number, NodeId]]
     claims: list[r.Claim] = msgspec.field(default_factory=list)
     placed: Version = NO_VERSION
 
@@ -265,7 +265,7 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True, tag="hand-over", gc
 
     version: Version
     ballot: Ballot
-    partitions: list[int]
+    partitions: list[Number]
 
 
 class Drained(msgspec.Struct, frozen=True, array_like=True, tag="drained", gc=False):

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import NO_ERA, NO_VERSION, Era, Version
+from wal.ids import NO_ERA, NO_VERSION, Era, Number, Version
 
 
 class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", gc=False):
@@ -18,9 +18,9 @@ class Replicate(msgspec.Struct, frozen=True, array_like=True, tag="replicate", g
     """
 
     version: Version
-    sequence: int
+    sequence: Number
     records: list[r.Record]
-    over: int = 0
+    over: Number = 0
     era: Era = NO_ERA
 
 
@@ -28,8 +28,8 @@ class Replicated(msgspec.Struct, frozen=True, array_like=True, tag="replicated",
     """These batches are durable here, as the log is up to `durable_lsn`: a disk that begins with less was set back."""
 
     version: Version
-    sequences: list[int]
-    durable_lsn: int
+    sequences: list[Number]
+    durable_lsn: Number
 
 
 class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm", gc=False):
@@ -39,7 +39,7 @@ class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm", gc=Fa
     """
 
     version: Version
-    sequence: int
+    sequence: Number
     placed: Version = NO_VERSION
 
 
@@ -47,7 +47,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag="confirmed", g
     """At this moment I have not left this version."""
 
     version: Version
-    sequence: int
+    sequence: Number
 
 
 ToReplication: TypeAlias = Replicate | Replicated

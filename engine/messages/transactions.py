@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal import records as r
-from wal.ids import NO_ERA, Era, Namespace, NodeId, TxId, Version
+from wal.ids import NO_ERA, Era, Namespace, NodeId, Number, TxId, Version
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -18,11 +18,11 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch, counter) that must hold when it votes. `ttls`: (namespace, key, ms) of what is written and expires.
     """
 
-    partition: int
+    partition: Number
     writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
     locks: list[tuple[Namespace, bytes]]
-    reads: list[tuple[Namespace, bytes, int, int]]
-    conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
+    reads: list[tuple[Namespace, bytes, Number, Number]]
+    conditions: list[tuple[Namespace, bytes, str, bytes | None, Number, Number]] = []
     ttls: list[tuple[Namespace, bytes, int]] = []
 
     @property
@@ -51,8 +51,8 @@ class PrepareParts(msgspec.Struct, frozen=True, array_like=True, tag="prepare-pa
     owner: TxId
     optimistic: bool
     parts: list[Part]
-    participants: list[int]
-    decision: int
+    participants: list[Number]
+    decision: Number
     held: bool = False
     acked: int = -1
     origin: r.Origin | None = None
@@ -66,8 +66,8 @@ class Vote(msgspec.Struct, frozen=True, array_like=True, tag="vote", gc=False):
 
     version: Version
     tx: TxId
-    partition: int
-    epoch: int
+    partition: Number
+    epoch: Number
     yes: bool
     reason: str
     era: Era = NO_ERA
@@ -83,7 +83,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish", gc=Fals
     version: Version
     tx: TxId
     commit: bool
-    partitions: list[int]
+    partitions: list[Number]
     era: Era = NO_ERA
 
 
@@ -92,7 +92,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished", gc=
 
     version: Version
     tx: TxId
-    partitions: list[int]
+    partitions: list[Number]
 
 
 class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve", gc=False):
@@ -103,9 +103,9 @@ class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve", gc=Fa
 
     version: Version
     tx: TxId
-    decision: int
-    partition: int
-    participants: list[int] = []
+    decision: Number
+    partition: Number
+    participants: list[Number] = []
 
 
 class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=False):
@@ -113,8 +113,8 @@ class Inquire(msgspec.Struct, frozen=True, array_like=True, tag="inquire", gc=Fa
 
     version: Version
     tx: TxId
-    partition: int
-    decision: int
+    partition: Number
+    decision: Number
 
 
 class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=False):
@@ -125,7 +125,7 @@ class Inquired(msgspec.Struct, frozen=True, array_like=True, tag="inquired", gc=
 
     version: Version
     tx: TxId
-    partition: int
+    partition: Number
     prepared: bool
     committed: bool = False
     in_doubt: bool = True

@@ -94,13 +94,15 @@ class Nonsense:
     def say(self, kind: type[msgspec.Struct]) -> msgspec.Struct:
         """Something of this kind: as it was heard, with some of it exchanged, or of nothing but parts."""
         heard, draw = self._said.get(kind), self._draw
-        info = self._info(kind)
         if heard and draw.random() < 0.7:
-            said = draw.choice(heard)
-            for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
-                said = self._exchange(info, said)
-            return said
-        return self._struct(info)
+            return self.garble(draw.choice(heard), draw.choice((0, 1, 1, 1, 2, 3)))
+        return self._struct(self._info(kind))
+
+    def garble(self, said: msgspec.Struct, times: int) -> msgspec.Struct:
+        """What was said, with some of it exchanged."""
+        for _ in range(times):
+            said = self._exchange(self._info(type(said)), said)
+        return said
 
     def _info(self, kind: type) -> types.StructType:
         info = self._types.get(kind)
@@ -120,6 +122,8 @@ class Nonsense:
         return field.required or self._draw.random() < 0.6
 
     def _exchange(self, info: types.StructType, said: Any) -> Any:
+        if not info.fields:
+            return said
         field = self._draw.choice(info.fields)
         return msgspec.structs.replace(said, **{field.name: self._near(field.type, field.name, getattr(said, field.name))})
 
@@ -140,8 +144,8 @@ class Nonsense:
                 return wanted.cls(*value[:field], exchanged, *value[field + 1 :])
             case types.UnionType() if isinstance(value, msgspec.Struct) and draw.random() < 0.8:
                 return self._exchange(self._info(type(value)), value)
-            case types.IntType() if draw.random() < 0.4:
-                return within(value + draw.choice((-1, 1, 1, 2)))
+            case types.IntType(ge=least) if draw.random() < 0.4:
+                return within(value + draw.choice((-1, 1, 1, 2)), least)
             case _:
                 return self._value(wanted, name)
 
@@ -167,8 +171,8 @@ class Nonsense:
         """A value of a type for a field of this name."""
         draw = self._draw
         match wanted:
-            case types.IntType():
-                return within(self._known(int, name, EDGES, lambda known: known + draw.choice((0, 0, 0, 0, 1, -1))))
+            case types.IntType(ge=least):
+                return within(self._known(int, name, EDGES, lambda known: known + draw.choice((0, 0, 0, 0, 1, -1))), least)
             case types.BytesType():
                 return self._known(bytes, name, ODD_BYTES)
             case types.StrType():
@@ -210,6 +214,6 @@ class Nonsense:
         return draw.choice(alike) if alike and choice < 0.93 else draw.choice(odd)
 
 
-def within(number: int) -> int:
+def within(number: int, least: int | None) -> int:
     """What an integer on the wire can be."""
-    return max(-(1 << 63), min(number, (1 << 64) - 1))
+    return max(-(1 << 63) if least is None else least, min(number, (1 << 64) - 1))
