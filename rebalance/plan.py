@@ -209,8 +209,8 @@ class _Next:
         for node, single in self.change.singles.items():
             if node in steady:
                 for partition, copy in single.vouched:
-                    placement = self.old.placements[partition]
-                    if placement.primary == node and copy in placement.owners and copy in steady:
+                    placement = self.old.placements[partition] if partition < len(self.old.placements) else None
+                    if placement is not None and placement.primary == node and copy in placement.owners and copy in steady:
                         vouched.setdefault(partition, []).append(copy)
         return vouched
 

@@ -29,7 +29,7 @@ from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import rows_as_they_are
 from rebalance.telling import tail_of
 from wal import records as r
-from wal.counters import PartitionCounter
+from wal.counters import CounterError, PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
 
@@ -166,16 +166,13 @@ class Promotion(Rule):
             state = core.replica.partition(theirs.partition)
             if _emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
-            known = {report.namespace: report for report in theirs.fragments}
             mine = self._tail_of(theirs.partition)
             newer = state.epoch > theirs.epoch
-            writes: list[r.Write] = []
-            for namespace, fragment in state.fragments.items():
-                report = known.get(namespace)
-                if newer or report is None:
-                    writes.extend(fragment.lacking(fragment.stable, []))
-                else:
-                    writes.extend(fragment.lacking(report.lwm, report.ranges))
+            try:
+                writes = _lacked_by(theirs, state)
+            except (CounterError, ValueError) as nonsense:
+                core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
+                continue
             prepares = [p for tx, p in state.prepared.items() if newer or tx not in theirs.prepared]
             answers.append(
                 CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
@@ -313,6 +310,16 @@ class Promotion(Rule):
 
 def _newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
     return sorted((a for a in answers.values() if a is not None), key=lambda a: -a.epoch)
+
+
+def _lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:
+    """What a copy lacks of this one; raises ValueError where it cannot have what it says."""
+    known = {report.namespace: report for report in theirs.fragments} if theirs.epoch >= state.epoch else {}
+    writes: list[r.Write] = []
+    for namespace, fragment in state.fragments.items():
+        report = known.get(namespace)
+        writes.extend(fragment.lacking(*((report.lwm, report.ranges) if report is not None else (fragment.stable, []))))
+    return writes
 
 
 def _emptied(state: PartitionState) -> bool:

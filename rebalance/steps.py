@@ -28,7 +28,7 @@ from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
 from rebalance.plan import handed_over, placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, decode, encode, hash_of, node_of
-from wal.ids import Namespace, NodeId, Version
+from wal.ids import Namespace, NodeId, Number, Version
 from wal.records import Claim
 
 Vouched = Mapping[int, Mapping[NodeId, NodeId]]
@@ -51,7 +51,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     after: Version
     map_hash: int
-    placements: list[tuple[int, Placement]]
+    placements: list[tuple[Number, Placement]]
     claims: list[Claim]
     joins: list[Member] = msgspec.field(default_factory=list)
     namespaces: dict[Namespace, NamespaceSettings] = msgspec.field(default_factory=dict)
@@ -227,6 +227,7 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
     return (
         (step.after, step.map_hash) == (old.version, map_hash)
         and not places_anew(old.namespaces, step.namespaces)
+        and _are_placed([placed for _, placed in step.placements], [m.node for m in (*old.members, *step.joins)])
         and all(
             number < len(old.placements)
             and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
@@ -235,6 +236,16 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
         and [m.order for m in step.joins] == list(range(old.next_order, old.next_order + len(step.joins)))
         and (not step.joins or may_join(old, [_candidate(m) for m in step.joins]))
     )
+
+
+def _are_placed(placements: Sequence[Placement], names: Collection[NodeId]) -> bool:
+    """Whether each of them is as `Topology.check` asserts of a map; a peer speaks of them."""
+    for owners, in_sync, asynchronous in dict.fromkeys((p.owners, p.in_sync, p.asynchronous) for p in placements):
+        copies = owners + asynchronous
+        led = bool(owners) and owners[0] in in_sync and all(node in owners for node in in_sync)
+        if not led or len(set(copies)) < len(copies) or any(node not in names for node in copies):
+            return False
+    return True
 
 
 def _candidate(member: Member) -> Candidate:
@@ -270,6 +281,20 @@ def stepped(old: Topology, step: Step) -> Topology:
         migrations=ordered(old.migrations, step.migrations, step.version),
     )
     return _joined(topology, step.joins) if step.joins else topology
+
+
+def map_of(said: bytes) -> Topology | None:
+    """The map that a peer speaks of; None: what it says is none."""
+    try:
+        return decode(said)
+    except ValueError:
+        return None
+
+
+def may_follow(after: Version, said: bytes) -> bool:
+    """Whether that is a map, and of a later version."""
+    topology = map_of(said)
+    return topology is not None and topology.version > after
 
 
 def rebuilt(whole: bytes, steps: Sequence[tuple[bytes, int]]) -> bytes:

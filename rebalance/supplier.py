@@ -97,7 +97,7 @@ class SupplySide(Rule):
                 probe("supply.no_leaves")
                 have = msgspec.structs.replace(have, leaves=b"")  # noqa: PLW2901
             haves.setdefault(have.partition, {})[have.namespace] = have
-        session.demanded.append((message.partitions[::-1], haves))
+        session.demanded.append((session.new_ones(message.partitions), haves))
         if not session.planning:
             session.planning = True
             core.resume(lambda: self._plan_on(session))

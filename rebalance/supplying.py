@@ -51,6 +51,7 @@ class Session:
         self.returning = returning
         self.parts = demand.parts
         self.taken: dict[int, None] = {}  # parts of the demand that came
+        self._named: dict[int, None] = {}  # partitions that are demanded
         self.demanded: deque[tuple[list[int], dict[int, dict[Namespace, Have]]]] = deque()  # and are not planned yet
         self.planning = False
         self.planned = False  # all of it
@@ -79,6 +80,12 @@ class Session:
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
         self.over = False
         self.resumed = False  # there is credit, and more to be sent than the turn had room for
+
+    def new_ones(self, partitions: list[int]) -> list[int]:
+        """Those of these that were not demanded in this session before, each once; the first one comes last."""
+        new = [number for number in dict.fromkeys(partitions) if number not in self._named]
+        self._named |= dict.fromkeys(new)
+        return new[::-1]
 
     def keep(self, holds: Callable[[int], bool]) -> None:
         """Go on without the partitions that are supplied by others now, or not wanted; what is sent of them is not taken.

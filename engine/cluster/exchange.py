@@ -58,9 +58,10 @@ from rebalance.lives import disk_of, may_vote
 from rebalance.plan import planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
+from rebalance.steps import map_of, may_follow
 from rebalance.table import Topology
 from wal import records as r
-from wal.ids import NO_BALLOT, Ballot, NodeId, Version
+from wal.ids import NO_BALLOT, ROUNDS_AHEAD, Ballot, NodeId, Version
 from wal.probe import probe
 
 
@@ -187,7 +188,10 @@ class Exchange(Rule):
             probe("exchange.no_vote_on_this_disk")
             return  # the voter of this name is another disk: it alone knows what it promised
         if self.accepted != (message.ballot, message.topology):
-            topologies.decode(message.topology)  # before anything is promised about it; and the commit finds it done
+            if not may_follow(
+                message.after, message.topology
+            ):  # before anything is promised about it; and the commit finds it done
+                return
             core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.stop()
@@ -204,15 +208,10 @@ class Exchange(Rule):
                 probe("exchange.committed_is_not_what_was_accepted")
                 core.send(sender, AskMap(core.version))
                 return
-        topology = topologies.decode(encoded)
-        if self.consent not in ("", topology.cluster):
-            core.note(
-                f"{sender} sends a map of cluster {topology.cluster}, and this node agreed to form cluster {self.consent}: "
-                "ignored; give that `cluster init` again, or begin with an empty directory"
-            )
-            return
-        if core.topology is not None and topology.cluster != core.topology.cluster:
-            core.note(f"{sender} belongs to another cluster ({topology.cluster}): ignored")
+        topology = map_of(encoded)
+        if topology is None or topology.version != message.version:
+            return  # it is none, or not the one that it is called
+        if self.splits.is_of_another_cluster(sender, topology, self.consent):
             return
         if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
             self.splits.note(sender, message.version, topologies.hash_of(encoded))
@@ -267,6 +266,8 @@ class Exchange(Rule):
         """Count a promise."""
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            if message.accepted and not may_follow(message.after, message.accepted):
+                return  # what it was bound by cannot be read here, and may be committed
             attempt.promises[sender] = message
             self.claims.note(sender, message.life, message.voted_lsn, 0)
             self.claims.learn(message.claims)
@@ -358,15 +359,14 @@ class Exchange(Rule):
     def on_accept(self, sender: NodeId, message: Accept) -> None:
         """Count an accept; a majority commits."""
         attempt, core = self.attempt, self.core
-        if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot):
-            return
+        if not attempt or (message.after, message.ballot) != (attempt.after, attempt.ballot) or attempt.proposed is None:
+            return  # an accept answers a proposal
         assert core.topology is not None
         self.claims.note(sender, message.life, message.durable_lsn, 0)
         if not may_vote(core.topology, sender, message.life, self.claims.known()):
             probe("exchange.no_vote_in_this_life")
             return  # it may have forgotten what an earlier life promised, under this ballot or a higher one
         attempt.accepts[sender] = None
-        assert attempt.proposed is not None, "an accept answers a proposal"
         if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
             encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
             tell_commit(core, attempt, topology, encoded)
@@ -376,7 +376,7 @@ class Exchange(Rule):
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
-        self.highest_seen = max(self.highest_seen, message.promised.round)
+        self.highest_seen = max(self.highest_seen, min(message.promised.round, self.promised.round + ROUNDS_AHEAD // 2))
         if message.ballot == self.standing:
             self.standing = None
         attempt = self.attempt

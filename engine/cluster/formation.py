@@ -28,6 +28,7 @@ from rebalance import table as topologies
 from rebalance.plan import planning_first
 from rebalance.ports import MS
 from rebalance.rule import NEVER, Rule
+from rebalance.steps import map_of
 from rebalance.table import Candidate, Group, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -161,12 +162,13 @@ class Formation(Rule):
         order = self._order
         if order is None or message.ballot != order.ballot or order.proposed or sender not in order.nodes:
             return
-        assert order.first is not None, "promises are asked for a map that is worked out"
+        if order.first is None:
+            return  # nobody was asked yet
         order.promises[sender] = message
         if len(order.promises) < len(order.nodes):
             return
         for accepted in dict.fromkeys(p.accepted for p in order.promises.values() if p.accepted):
-            bound = _read(accepted)
+            bound = map_of(accepted)
             if bound is None or not self._may_be_chosen(order, bound, accepted):
                 continue
             names = [m.node for m in bound.members]
@@ -266,7 +268,7 @@ class Formation(Rule):
         if message.ballot < exchange.promised:
             core.send(sender, Refuse(NO_VERSION, message.ballot, exchange.promised))
             return
-        first = _read(message.topology)
+        first = map_of(message.topology)
         member = first.member(core.node) if first is not None else None
         if member is None or member.allocation != core.allocation:
             core.note(f"{sender} proposes a first map without this node's disk: not accepted")
@@ -295,11 +297,3 @@ class Formation(Rule):
 def about_first_map(message: ToExchange) -> TypeGuard[ToFormation]:
     """Whether a message is about what follows version 0.0."""
     return isinstance(message, Announce | Propose | Promise | Accept | Refuse) and message.after == NO_VERSION
-
-
-def _read(encoded: bytes) -> Topology | None:
-    """A first map; None for what is none."""
-    try:
-        return topologies.decode(encoded)
-    except ValueError:
-        return None

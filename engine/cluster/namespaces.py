@@ -20,11 +20,12 @@ from typing import Protocol
 import msgspec
 
 from engine.messages import Heartbeat, SetNamespace
+from engine.protocol.limits import TTL_MS_MAX
 from engine.turn.core import Core
 from rebalance.namespaces import NAMESPACES_MAX, NOT_SAID, LossPolicy, NamespaceSettings, Stands, told_unusable
 from rebalance.ports import MS
-from rebalance.table import Group, Topology
-from wal.ids import NO_VERSION, TABLE_MAX, Namespace, NodeId, Version
+from rebalance.table import BACKUPS_MAX, Group, Topology
+from wal.ids import NAME, NO_VERSION, TABLE_MAX, Namespace, NodeId, Version
 from wal.probe import probe
 
 ORDER_MS_MAX = 60_000
@@ -121,6 +122,9 @@ class NamespaceOrders:
 
     def handle(self, order: SetNamespace) -> None:
         """An order came. One that stands is not replaced by another that was given on the same."""
+        if not _can_be(order):
+            probe("namespaces.order_of_nothing")
+            return
         standing = self._orders.get(order.name)
         if standing is None or standing[0].seen != order.seen:
             self._orders[order.name] = order, self.core.now + ORDER_MS_MAX * MS
@@ -210,6 +214,13 @@ class NamespaceOrders:
             some = topology.placements[numbers.start : numbers.stop]
             known[numbers.start] = None if any(p.lost for p in some) else dict.fromkeys(p.owners[0] for p in some)
         return known[numbers.start]
+
+
+def _can_be(order: SetNamespace) -> bool:
+    """Whether it is an order that a node would pass on: those are looked at by `engine.protocol.limits`."""
+    copies = max(order.backups, 0) + order.async_backups
+    legal = NAME.fullmatch(order.name) is not None and order.ttl_ms <= TTL_MS_MAX
+    return legal and order.backups >= -1 and copies <= BACKUPS_MAX and order.loss in ("", *LossPolicy)
 
 
 def _wanted(order: SetNamespace, topology: Topology, stands: NamespaceSettings) -> Group:

@@ -203,7 +203,7 @@ class Orders:
         if reset is None:
             return (tuple(baseline.nodes) if baseline is not None else None), []
         places = topology.placements
-        lost = [n for n, version in reset.partitions if places[n].lost and places[n].version == version]
+        lost = [n for n, version in reset.partitions if n < len(places) and places[n].lost and places[n].version == version]
         if late or not lost:
             self._reset, lost = None, []
         return (tuple(baseline.nodes) if baseline is not None else None), lost

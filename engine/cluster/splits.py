@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.turn.core import Core
+from rebalance.table import Topology
 from wal.ids import NodeId, Version
 from wal.probe import probe
 
@@ -24,6 +25,20 @@ class Splits:
                 f"({self.core.map_hash:016x}) here: both sides may have acknowledged writes; keep both directories, stop "
                 "the side that is to be given up, wipe it, and let it join"
             )
+
+    def is_of_another_cluster(self, node: NodeId, topology: Topology, consent: str) -> bool:
+        """Whether a map is not for this node, which is in a cluster or has agreed to form one, of this id (`consent`)."""
+        ours = self.core.topology
+        if consent not in ("", topology.cluster):
+            self.core.note(
+                f"{node} sends a map of cluster {topology.cluster}, and this node agreed to form cluster {consent}: "
+                "ignored; give that `cluster init` again, or begin with an empty directory"
+            )
+        elif ours is not None and topology.cluster != ours.cluster:
+            self.core.note(f"{node} belongs to another cluster ({topology.cluster}): ignored")
+        else:
+            return False
+        return True
 
     def goes_with(self, node: NodeId) -> None:
         """The map of a node goes with ours, whatever it had before."""

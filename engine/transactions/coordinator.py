@@ -267,7 +267,8 @@ class Coordinator(Deciding):
         """A participant is in doubt."""
         core = self.core
         local = leads(core, message.decision)
-        if local is None or not may_act(core, message.version):
+        known = max((message.partition, *message.participants)) < len(core.local)
+        if local is None or not known or not may_act(core, message.version):
             return
         running = self.active.get(message.tx)
         if running is not None:
@@ -281,10 +282,9 @@ class Coordinator(Deciding):
             core.tell(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
         elif message.tx in self.one_phase or (message.tx, message.decision) in self.writes.under_way:
             probe("tx.resolve_of_what_is_being_written")  # under an id of which somebody made two things: it asks again
-        elif (prepare := state.prepared.get(message.tx)) is not None:
-            if prepare.decision == message.decision:
-                self._recover(prepare)
-        elif message.decision in message.participants and all(0 <= n < len(core.local) for n in message.participants):
+        elif (prepare := state.prepared.get(message.tx)) is not None and prepare.decision == message.decision:
+            self._recover(prepare)
+        elif message.decision in message.participants:
             probe("tx.recovery.no_trace")
             self._ask_all(message.tx, message.decision, message.participants)
         else:

@@ -188,7 +188,7 @@ class Deadlocks(Rule):
         here = ((waiter, holder) for waiter, holder, _, _ in self._locks.waits())
         if message.version == self.core.fence and (message.victim, following[0]) in here:
             labels = [label for _, _, _, label in message.links]
-            shared = message.shared or [False] * len(message.links)
+            shared = message.shared if len(message.shared) == len(labels) else [False] * len(labels)
             ring = [
                 Link(waiter, labels[at - 1], holder, label, node=node, namespace=namespace, key=key, shared=shared[at])
                 for at, (waiter, holder, (node, namespace, key, label)) in enumerate(

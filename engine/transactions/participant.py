@@ -22,6 +22,7 @@ from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
+from engine.protocol.operations import CONDITIONS
 from engine.transactions.commits import reserved
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
@@ -62,6 +63,9 @@ class Participant(Rule):
         core = self.core
         if not may_act(core, message.version):
             return  # the coordinator asks again, under the version that will be
+        if sender != core.node and not _means_something(message, len(core.local)):
+            probe("tx.parts_of_nothing")
+            return
         for part in message.parts:
             local = leads(core, part.partition)
             if local is None:
@@ -187,6 +191,9 @@ class Participant(Rule):
             if local is None:
                 continue
             prepare = core.replica.partition(number).prepared.get(message.tx)
+            if prepare is not None and prepare.decision == number and sender != core.node:
+                probe("tx.told_of_what_is_decided_here")
+                continue
             if self.finish(local, message.tx, message.commit, sender, message.era):
                 done.append(number)
             yield 3 + (sum(len(write.keys) for write in prepare.writes) if prepare is not None else 0)
@@ -206,8 +213,9 @@ class Participant(Rule):
             if tell is not None and tell not in listeners:
                 listeners.append(tell)
             return False
-        if (tx, number) in self.voting:
-            assert not commit, "a transaction was committed before all of its votes were given"
+        if commit and (tx, number) in self.voting:
+            assert tell != core.node, "a transaction was committed before all of its votes were given"
+            return False
         ending = self.end(local, prepare, era, commit=commit)
         if tell is not None:
             self.ending[(tx, number)].append(tell)
@@ -353,3 +361,16 @@ class Participant(Rule):
                     probe("tx.asked_for_outcome")
                     core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
                 self._doubt(tx, number, core.now)
+
+
+def _means_something(message: PrepareParts, places: int) -> bool:
+    """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
+    are, and each key with its value."""
+    named = frozenset(message.participants)
+    if max(message.participants, default=places) >= places or message.decision not in named:
+        return False
+    if any(part.partition not in named for part in message.parts):
+        return False
+    written = [(keys, values) for part in message.parts for _, keys, values in part.writes]
+    tested = [when for part in message.parts for _, _, when, *_ in part.conditions]
+    return all(keys and len(keys) == len(values) for keys, values in written) and all(w in CONDITIONS for w in tested)

@@ -18,6 +18,7 @@ import msgspec
 from engine.client.calls import GetCall, PutCall
 from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.scans import CountCall, ScanCall
+from engine.messages import Message
 from engine.node.node import Node
 from tests.sim.clients import Client
 from tests.sim.costs import Modelled
@@ -46,7 +47,7 @@ SPARE = 40
 class Heckled:
     """One such cluster."""
 
-    def __init__(self, seed: int, *, plant: Plant | None = None, lies: bool = False) -> None:
+    def __init__(self, seed: int, *, plant: Plant | None = None) -> None:
         draws = Draws(f"heckled {seed}")
         settings = msgspec.structs.replace(draw_settings(draws.of("options"), len(NAMES)), backups=2, anti_entropy_ms=0)
         self.world = World(draws, settings, plant=plant, costs=Modelled())
@@ -60,7 +61,6 @@ class Heckled:
         self.talkers = [self.world.add_client(f"talker {at}") for at in range(3)]
         self.honest = self.world.add_client(HONEST)
         self.heckler = Heckler(self.world, draws.of("heckler"), self.talkers)
-        self.liar = Liar(self.world, draws.of("liar")) if lies else None
 
     def __enter__(self) -> Heckled:
         return self
@@ -94,8 +94,6 @@ class Heckled:
         world, draw = self.world, self.draw
         for _ in range(draw.choice((1, 1, 1, 2, 5))):
             self.heckler.heckle()
-        if self.liar is not None and draw.random() < 0.5:
-            self.liar.lie()
         world.run_for(draw.choice((0, 0, 1, 1, 2, 10, 50)) * MS)
         if draw.random() < 0.01:
             machine = draw.choice(world.running)
@@ -198,11 +196,49 @@ def _is_a_machine(value: object) -> bool:
     return room.startswith(("engine.", "rebalance.")) and not room.startswith(("engine.state", "rebalance.table"))
 
 
-def play(seed: int, times: int, *, plant: Plant | None = None, lies: bool = False) -> Heckler:
+def play(seed: int, times: int, *, plant: Plant | None = None) -> Heckler:
     """One cluster among hecklers, from its beginning to its end; raises Violation."""
-    with Heckled(seed, plant=plant, lies=lies) as heckled:
+    with Heckled(seed, plant=plant) as heckled:
         heckled.play(times)
         return heckled.heckler
+
+
+def lie(seed: int, times: int, kinds: Sequence[type[Message]]) -> Liar:
+    """A cluster in which members say what means nothing, and are killed now and then: none of that ends another one.
+
+    Who lies about data, or about what was decided, is believed: so what is there in the end is not judged. Where lies are
+    of one kind, and so no story that hangs together, the cluster comes to rest afterwards.
+    """
+    draws = Draws(f"lied to {seed}")
+    settings = msgspec.structs.replace(draw_settings(draws.of("options"), len(NAMES)), backups=2, anti_entropy_ms=0)
+    with World(draws, settings, costs=Modelled()) as world:
+        for name in NAMES:
+            world.add_machine(name)
+        world.form(NAMES)
+        stopping, draw = list[bool](), draws.of("when")
+        for at in range(3):
+            client = world.add_client(f"talker {at}")
+            client.spawn(talk(client, draws.of(client.name), TALKED_OF, lambda: bool(stopping)))
+        liar = Liar(world, draws.of("liar"), kinds)
+        world.run_for(SECOND)
+        liar.lying = True
+        for _ in range(times):
+            liar.lie()
+            world.run_for(draw.choice((0, 0, 1, 1, 2, 10, 50)) * MS)
+            if draw.random() < 0.02:
+                machine = draw.choice(world.running)
+                machine.stop("killed", process_only=True)
+                world.run_for(draw.choice((0, 50)) * MS)
+                assert machine.start(), machine.why
+        liar.lying = False
+        stopping.append(True)
+        world.run_for(5 * SECOND)
+        if ended := [machine.name for machine in world.machines.values() if not machine.up]:
+            raise Violation("life", f"{', '.join(ended)} ended by what others said")
+        alone = len(kinds) == 1
+        if alone and not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=SECOND):
+            raise Violation("liveness", f"after lies the cluster does not come to rest: {unsettled(world)}")
+        return liar
 
 
 def play_many(seeds: Sequence[int], times: int) -> int:

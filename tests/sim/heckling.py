@@ -19,7 +19,7 @@ from engine.client.calls import GetCall, KeepLocksCall, LockCall, PutCall, SwapC
 from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.ends import StatusCall
 from engine.client.scans import CountCall, ScanCall
-from engine.messages import KINDS, Message
+from engine.messages import KINDS, Message, kind_of
 from engine.protocol.requests import REQUESTS, Admin, Reply, Request
 from engine.protocol.wire import decode_messages, decode_requests, frame
 from engine.turn.events import Asked, ClientSeen, Received
@@ -49,6 +49,8 @@ COMMANDS = (
 )
 """What it may ask of an operator's: all others change or end the cluster, as they are meant to."""
 SESSIONS = 3
+ECHOED = 0.1
+"""The share of what members say that a liar says again, and says otherwise."""
 
 
 class Heckler:
@@ -147,14 +149,17 @@ class Liar(Observer):
     def __init__(self, world: World, draw: Random, kinds: Sequence[type[Message]] = KINDS) -> None:
         self.world = world
         self.nonsense = Nonsense(draw)
-        self.said: list[tuple[NodeId, NodeId, Message]] = []
+        self.kinds: Counter[type[Message]] = Counter()  # what it said
+        self.lying = False
         self._kinds = kinds
         self._draw = draw
         world.watch([self])
 
     def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
-        """A node said something to another one."""
+        """A node said something to another one: some of it is said again at once, and means something else."""
         self.nonsense.hear(message)
+        if self.lying and type(message) in self._kinds and self._draw.random() < ECHOED:
+            self.world.after(0, self._say, src, dst, self.nonsense.garble(message, self._draw.choice((0, 1, 1, 2))))
 
     def lie(self) -> None:
         """Say something to some node."""
@@ -162,12 +167,18 @@ class Liar(Observer):
         if len(running) < 2:
             return
         src, dst = self._draw.sample(running, 2)
-        assert src.node is not None
-        core = src.node.core
-        (message,) = decode_messages(frame([self.nonsense.say(self._draw.choice(self._kinds))])[FRAME_HEADER_BYTES:])
-        self.said.append((src.name, dst.name, message))
-        self.world.trace.add(self.world.now, "deliver", src.name, dst.name, frame([message]))
-        dst.receive(Received(src.name, core.allocation, core.incarnation, message))
+        self._say(src.name, dst.name, self.nonsense.say(self._draw.choice(self._kinds)))
+
+    def _say(self, src: NodeId, dst: NodeId, said: msgspec.Struct) -> None:
+        speaker, hearer = self.world.machines[src], self.world.machines[dst]
+        if not (speaker.up and hearer.up):
+            return
+        assert speaker.node is not None
+        core, framed = speaker.node.core, frame([said])
+        (message,) = decode_messages(framed[FRAME_HEADER_BYTES:])
+        self.kinds[type(message)] += 1
+        self.world.say(f"{src} lies to {dst}: {kind_of(message)}")
+        hearer.receive(Received(src, core.allocation, core.incarnation, message))
 
 
 # Something to listen to.
