@@ -14,6 +14,7 @@ It is believed as far as checksums go: `foreshore wal verify --logic` holds it a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeAlias, TypeVar
@@ -116,16 +117,17 @@ class Told(ABC):
         found += self._spans(index, sorted(silent.intersection(few)))
         return sorted(found, key=itemgetter(0)), self._spans(index, sorted(silent))
 
-    def naming(self, txs: Iterable[TxId], fragments: Collection[Fragment] = ()) -> list[Span] | None:
-        """The blocks that may name one of these transactions, and those that speak of these fragments."""
-        told, index = self._filters(), self.index(fragments)
+    def naming(self, txs: Iterable[TxId], beside: Collection[Fragment] = ()) -> tuple[list[Span], list[Span]] | None:
+        """The blocks that may name one of these transactions, or speak of fragments `beside`; and which do the latter."""
+        told, index = self._filters(), self.index(beside)
         if told is None:
             return None
-        ordinals = set(index.speaking_of(fragments) or ())
+        silent = index.speaking_of(beside) or []
+        ordinals = set(silent)
         for tx in txs:
             for group in _groups(*told, tx, self.trailer.blocks):
                 ordinals.update(group)
-        return self._spans(index, sorted(ordinals))
+        return self._spans(index, sorted(ordinals)), self._spans(index, silent)
 
     def about(self, partitions: Iterable[int]) -> list[Span] | None:
         """The blocks in which a transaction ends in one of these partitions, or what concerns all of it happens."""
@@ -203,6 +205,22 @@ class Footer(Told):
 
 Ask: TypeAlias = Callable[[Told], Sequence[Span | Few] | None]
 """Which blocks of a segment are to be read, or parts of them, of those that are told of; None: all of them."""
+
+
+def among(spans: Sequence[Span], offset: int) -> bool:
+    """Whether the block at this offset is one of these."""
+    at = bisect_right(spans, offset, key=itemgetter(0)) - 1
+    return at >= 0 and offset < spans[at][1]
+
+
+def naming(txs: Collection[TxId]) -> Ask:
+    """The blocks that may name one of these."""
+
+    def ask(told: Told) -> list[Span] | None:
+        found = told.naming(txs)
+        return found[0] if found is not None else None
+
+    return ask
 
 
 def speaking_of(fragments: Collection[Fragment] | Mapping[Fragment, Sequence[int]]) -> Ask:

@@ -31,7 +31,7 @@ from wal import (
 from wal.beside import NOTES, LiveNotes, notes_name, read_notes
 from wal.codec import TRAILER_BYTES
 from wal.disk import File
-from wal.footer import Ask, Told, speaking_of
+from wal.footer import Ask, Told, naming, speaking_of
 from wal.ids import CLIENTS, MAPS
 from wal.records import EpochStart, FragmentClear, Origin, Preload, Record, Stable, Update, Write
 from wal.segment_file import read_header
@@ -105,7 +105,7 @@ def speaking(disk: MemoryDisk, ask: Ask | None, needle: bytes) -> list[tuple[int
 
 
 QUESTIONS: list[tuple[Ask, bytes]] = [
-    *((lambda told, n=n: told.naming([tx_of(n)]), tx_of(n)) for n in range(3, 8_000, 977)),
+    *((naming([tx_of(n)]), tx_of(n)) for n in range(3, 8_000, 977)),
     *((lambda told, n=n: told.speaking_of([("acc", n % PARTITIONS)]), b"key-%05d" % n) for n in range(5, 8_000, 977)),
     (lambda told: told.speaking_of([CLIENTS]), b"a:1"),
     (lambda told: told.about(range(PARTITIONS)), b"\xa5clear"),
@@ -129,7 +129,7 @@ def test_who_asks_finds_what_a_scan_finds_and_reads_little() -> None:
         seen += 1
         return False
 
-    list(inspect(disk, choose=count, ask=lambda told: told.naming([tx_of(9_999)])))
+    list(inspect(disk, choose=count, ask=naming([tx_of(9_999)])))
     notes = notes_of(disk)
     assert notes is not None
     assert seen < notes.trailer.blocks / 4, "of a segment only the blocks behind the notes, and what a filter takes for it"
@@ -305,7 +305,7 @@ def test_what_is_told_of_and_damaged_is_told_to_who_asks_for_it() -> None:
     tx = tx_of(4_001)
     at = disk.image(live(disk)).find(b"key-04001")
     disk.flip(live(disk), 8 * at)
-    found = [one for one in inspect(disk, ask=lambda told: told.naming([tx])) if isinstance(one, Finding)]
+    found = [one for one in inspect(disk, ask=naming([tx])) if isinstance(one, Finding)]
     assert [finding.kind for finding in found] == ["damaged"]
 
 
@@ -433,7 +433,7 @@ def test_who_asks_does_not_read_the_zeros_behind_the_end() -> None:
     log = writing(disk, steps=1)
     end = log._segments.live.end
     assert log._segments.live.header.capacity > end + (1 << 20) + segment_walk._BEYOND_BYTES
-    for ask, little in ((None, False), (lambda told: told.naming([tx_of(9_999)]), True)):
+    for ask, little in ((None, False), (naming([tx_of(9_999)]), True)):
         watched = _Watched(disk)
         assert not any(isinstance(found, Finding) for found in inspect(watched, ask=ask))
         assert (watched.far[live(disk)] <= end + (1 << 20)) is little
@@ -443,5 +443,5 @@ def test_who_asks_is_told_of_what_stands_right_behind_the_end() -> None:
     disk = MemoryDisk()
     end = writing(disk, steps=1)._segments.live.end
     disk.overwrite(live(disk), end + segment_walk._BEYOND_BYTES - 1, b"x")
-    found = [one for one in inspect(disk, ask=lambda told: told.naming([tx_of(9_999)])) if isinstance(one, Finding)]
+    found = [one for one in inspect(disk, ask=naming([tx_of(9_999)])) if isinstance(one, Finding)]
     assert [one.kind for one in found] == ["torn"]

@@ -102,8 +102,10 @@ def test_every_block_that_names_a_transaction_is_found_and_few_others(sessions: 
         blocks = list(read(disk, footer.trailer.first_lsn, footer.trailer.last_lsn))
         for n in range(0, 3 * GROUP_NAMES, 211):
             tx = tx_of(n, sessions)
-            spans = footer.naming([tx], [CLIENTS])
-            assert spans is not None
+            told = footer.naming([tx], [CLIENTS])
+            assert told is not None
+            spans, silent = told
+            assert all(within(block, silent) is any(isinstance(one, Origin) for one in block.records) for block in blocks)
             inside = [block for block in blocks if within(block, spans)]
             naming = [block for block in blocks if any(tx in msgspec.msgpack.encode(one) for one in block.records)]
             forgets = [block for block in naming if block not in inside]

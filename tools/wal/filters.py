@@ -15,7 +15,7 @@ import msgspec
 from engine.errors import UsageError
 from wal import RawBlock
 from wal import records as r
-from wal.footer import Ask
+from wal.footer import Ask, naming
 from wal.ids import DECISIONS, SESSION_BYTES, TX_ID_BYTES, Namespace, TxId
 from wal.records import kind_of
 
@@ -77,7 +77,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def asker(self) -> Ask | None:
         """Where sealed segments may have a wanted record, if their footers can tell: of one transaction they can."""
         tx = bytes.fromhex(self.tx) if len(self.tx) == 2 * TX_ID_BYTES else None
-        return None if tx is None else lambda footer: footer.naming([tx])
+        return None if tx is None else naming([tx])
 
     def of(self, records: Sequence[r.Record]) -> Sequence[r.Record]:
         """Of these records what is wanted."""

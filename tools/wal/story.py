@@ -9,9 +9,7 @@ store had.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -22,7 +20,7 @@ from tools.wal.maps import Maps
 from tools.wal.origins import Origins
 from wal import Block, RawBlock
 from wal import records as r
-from wal.footer import Span, Told
+from wal.footer import Span, Told, among
 from wal.ids import CLIENTS, DECISIONS, MAPS, Fragment, NodeId, TxId
 from wal.outline import may_have
 from wal.parts import Few
@@ -220,10 +218,8 @@ class Reading:
         if self._story.key in data or any(tx in data for tx in self._open):
             return True
         segment, end, silent = self._told
-        if raw.segment == segment and raw.offset < end:
-            at = bisect_right(silent, raw.offset, key=itemgetter(0)) - 1
-            if at < 0 or raw.offset >= silent[at][1]:
-                return False
+        if raw.segment == segment and raw.offset < end and not among(silent, raw.offset):
+            return False
         return may_have(self._kinds, raw.header, data)
 
     @property

@@ -14,7 +14,7 @@ from tools.wal.origins import Origins
 from wal import Block, RawBlock
 from wal import records as r
 from wal.codec import FormatError
-from wal.footer import Span, Told
+from wal.footer import Span, Told, among
 from wal.ids import CLIENTS, DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
 
 _EPOCH, _FORGET, _ORIGIN = b"\xa5epoch", b"\xa6forget", b"\xa6origin"
@@ -125,7 +125,8 @@ class TxReading:
         self._sessions = {tx[:SESSION_BYTES] for tx in stories}
         self._origins = origins
         self._apart = apart
-        self._told = (0, 0)  # a segment, and up to where it was told of
+        self._told: tuple[int, int, list[Span]] = (0, 0, [])
+        """A segment, up to where it was told of, and where clients are named there."""
         self._kept: deque[Told] = deque()
         self._kept_bytes = 0
         self.first_lsn = 0
@@ -135,12 +136,12 @@ class TxReading:
         """What is to be read of a segment; what tells of it is kept, as long as it is not much."""
         found = told.naming(self._stories, [CLIENTS])
         if found is not None:
-            self._told = told.header.first_lsn, told.trailer.end
+            self._told = told.header.first_lsn, told.trailer.end, found[1]
             self._kept.append(told)
             self._kept_bytes += told.trailer.index_bytes
             while self._kept_bytes > KEPT_BYTES_MAX:
                 self._kept_bytes -= self._kept.popleft().trailer.index_bytes
-        return found
+        return found[0] if found is not None else None
 
     def silent(self, partitions: Collection[int]) -> list[int]:
         """Segments of which it is known that nothing concerns these partitions there."""
@@ -153,9 +154,9 @@ class TxReading:
 
     def choose(self, raw: RawBlock) -> bool:
         """Whether a block may speak of them. Each search costs as much as all else that is done with a block."""
-        data, (segment, end) = raw.data, self._told
+        data, (segment, end, silent) = raw.data, self._told
         if raw.segment == segment and raw.offset < end:  # what does not name them is looked for behind all that does
-            return any(tx in data for tx in self._stories) or _ORIGIN in data
+            return among(silent, raw.offset) or any(tx in data for tx in self._stories)
         for session in self._sessions:
             if session in data:
                 break
