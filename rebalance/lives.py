@@ -82,6 +82,20 @@ def set_back(node: NodeId, life: Life, claims: Iterable[Claim]) -> bool:
     return any(c.node == node and c.allocation == life.allocation and not keeps(life, c) for c in claims)
 
 
+def claims_by_node(claims: Iterable[Claim]) -> dict[NodeId, list[Claim]]:
+    """The claims about each node: of each of its lives the highest, for many may have heard of it."""
+    highest: dict[tuple[NodeId, str, int], Claim] = {}
+    for claim in claims:
+        key = (claim.node, claim.allocation, claim.incarnation)
+        known = highest.get(key)
+        if known is None or claim.durable_lsn > known.durable_lsn:
+            highest[key] = claim
+    found: dict[NodeId, list[Claim]] = {}
+    for claim in highest.values():
+        found.setdefault(claim.node, []).append(claim)
+    return found
+
+
 def keeps(life: Life, claim: Claim) -> bool:
     """Whether a life has all that is claimed, by itself or by a life before it on the same disk."""
     if claim.incarnation == life.incarnation:

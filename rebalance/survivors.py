@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TypeAlias
 
-from rebalance.lives import set_back
+from rebalance.lives import claims_by_node, set_back
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.table import Candidate, Placement, Topology, disk_name, node_of
 from wal.ids import NO_VERSION, Namespace, NodeId
@@ -29,7 +29,7 @@ def trusted_nodes(
     notes: list[str],
 ) -> dict[NodeId, None]:
     """The nodes whose disk is the one that the map knows, and began its life with no less than it ever claimed."""
-    claims = [claim for single in singles.values() for claim in single.claims]
+    claims = claims_by_node(claim for single in singles.values() for claim in single.claims)
     trusted: dict[NodeId, None] = {}
     for node, candidate in alive.items():
         if node not in singles:
@@ -37,7 +37,7 @@ def trusted_nodes(
         known = old.allocations.get(node)
         if known is not None and known != candidate.allocation:
             notes.append(f"{node} came with another disk ({candidate.allocation}, known {known}): its copies are new")
-        elif node not in steady and set_back(node, singles[node].life, _that_count(old, candidate, claims)):
+        elif node not in steady and set_back(node, singles[node].life, _that_count(old, candidate, claims.get(node, []))):
             notes.append(
                 f"{node} began with less than its disk had claimed before: it was set back, its copies must catch up"
             )
@@ -64,11 +64,11 @@ def returned_disks(alive: Mapping[NodeId, Candidate], singles: Mapping[NodeId, S
 
     A partition that was lost with a disk is whole again with it, whatever disk its node had in the meantime.
     """
-    claims = [claim for single in singles.values() for claim in single.claims]
+    claims = claims_by_node(claim for single in singles.values() for claim in single.claims)
     return {
         disk_name(node, candidate.allocation): None
         for node, candidate in alive.items()
-        if node in singles and not set_back(node, singles[node].life, claims)
+        if node in singles and not set_back(node, singles[node].life, claims.get(node, []))
     }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from engine.cluster.claims import Claims
 from engine.messages import Announce, AskCopies, Commit, Copies, Promise, SingleMap
 from engine.turn.core import Core
-from rebalance.lives import Life, disk_of, earlier, may_vote, set_back
+from rebalance.lives import Life, claims_by_node, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
@@ -126,13 +126,14 @@ class Attempt:
         Its claim was heard of while the ballot was under way, so it does not tell whether the answer is late, or the disk
         was set back. Once it is known here before a ballot begins, it does.
         """
-        heard = [claim for single in self.singles.values() for claim in single.claims]
-        claims.learn(heard)
+        heard = claims_by_node(claim for single in self.singles.values() for claim in single.claims)
+        for about in heard.values():
+            claims.learn(about)
         return [
             node
             for node, single in self.singles.items()
-            if set_back(node, single.life, heard)
-            and not set_back(node, single.life, earlier(single.life, self.claims, heard))
+            if set_back(node, single.life, about := heard.get(node, []))
+            and not set_back(node, single.life, earlier(single.life, self.claims, about))
         ]
 
     def lasts(self, topology: Topology) -> bool:

@@ -10,14 +10,15 @@ are not. It goes by nothing but the order of the nodes and the map, and so is th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from wal.ids import NodeId
 
 STEPS_MAX = 128
 """Seven nodes with broken links, in whatever pattern, are looked at in full."""
 
-Apart = Callable[[NodeId, NodeId], bool]
+Silent = Mapping[NodeId, Collection[NodeId]]
+"""Whom each node does not hear, if anybody."""
 Kept = Callable[[Iterable[NodeId]], int]
 """Of how many partitions some nodes have an in-sync copy."""
 
@@ -29,7 +30,7 @@ def _nothing(_: Iterable[NodeId]) -> int:
 def connected(
     first: NodeId,
     nodes: Sequence[NodeId],
-    apart: Apart,
+    silent: Silent,
     voters: Collection[NodeId],
     *,
     enough: int = 0,
@@ -39,8 +40,13 @@ def connected(
 
     `enough` voters are a majority; 0: the more the better.
     """
-    others = [n for n in dict.fromkeys(nodes) if n != first and not apart(first, n)]
-    deaf = {n: {o: None for o in others if o != n and apart(n, o)} for n in others}
+    lost = silent.get(first, ())
+    others = [n for n in dict.fromkeys(nodes) if n != first and n not in lost and first not in silent.get(n, ())]
+    deaf: dict[NodeId, dict[NodeId, None]] = {n: {} for n in others}
+    for node in others:
+        for other in silent.get(node, ()):
+            if other in deaf and other != node:
+                deaf[node][other] = deaf[other][node] = None
     if not any(deaf.values()):
         return [first, *others]
     others_enough = enough - (first in voters) if enough else len(others)

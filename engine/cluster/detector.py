@@ -131,7 +131,7 @@ class Detector:
             voters = tuple(n for n in voters if not self.suspected(n))
         if not any(self._silent.values()):  # how it nearly always is: everybody hears everybody
             return topology.carried_by((node, *voters))
-        return topology.carried_by(connected(node, voters, self._apart, voters))
+        return topology.carried_by(connected(node, voters, self._silent, voters))
 
     def connected(self, disks: Mapping[NodeId, str]) -> list[NodeId]:
         """This node, and of the others as many as can be in one map with it, in their order: first of all, as many as have
@@ -145,7 +145,7 @@ class Detector:
             copies = self._copies()
             return reduce(or_, (copies.get(n, 0) for n in part if of.get(n, disks[n]) == disks[n]), 0).bit_count()
 
-        return connected(self.core.node, list(disks), self._apart, voting, enough=enough, kept=kept)
+        return connected(self.core.node, list(disks), self._silent, voting, enough=enough, kept=kept)
 
     def _copies(self) -> Mapping[NodeId, int]:
         """Of each node, of which partitions its copy is in sync. Looked for once in each map, and only if links broke."""

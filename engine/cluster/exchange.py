@@ -298,10 +298,10 @@ class Exchange(Rule):
         attempt, core = self.attempt, self.core
         if attempt is None or attempt.planning or attempt.proposed is not None or core.topology is None:
             return
-        if sum(attempt.voted(core.topology, self.claims, n) for n in core.topology.voters) < core.topology.majority:
-            return
         waiting = [node for node in attempt.awaited if not self.detector.suspected(node)]
         if waiting and not late:
+            return
+        if sum(attempt.voted(core.topology, self.claims, n) for n in core.topology.voters) < core.topology.majority:
             return
         if accepted := attempt.accepted:
             probe("exchange.adopted_accepted_map")
