@@ -54,7 +54,7 @@ def begin(stage: Stage, statement: Statement) -> None:
         timeout_ns=_timeout(statement),
         lock_timeout_ms=time_of(statement, statement.option("lock-timeout", "5s"), "lock-timeout") // MS,
     )
-    op.transaction.tx = op.tx
+    op.transaction.tx = op.transaction.owner = op.tx
 
 
 @verb("put", "[TX]", most=1, options=f"{PLACE} value bytes from as timeout async")
