@@ -7,6 +7,7 @@ as a line to paste (`@reproduce_failure`), and becomes an `@example` or a test o
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -49,3 +50,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     end of another one's, and what is long there would keep one busy while the others have nothing to do."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank(item.nodeid))
+
+
+COLLECTED_AFTER = 20_000
+"""Objects. Machines refer to each other in circles that live as long as their node: to look for those that do not after
+each 700 takes a fifteenth of the processor time of all tests."""
+
+
+def pytest_collection_finish() -> None:
+    """Seven thousand tests were collected, and stay: no walk for circles goes through them again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECTED_AFTER, *gc.get_threshold()[1:])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.state.store import GONE, NOTHING, CheckpointImage, Entry, Loaded, Row, Sums, is_row, summed
-from rebalance.contents import MASK, Summed, row_digest
+from rebalance.contents import MASK, Summed, row_digest, rows_digest
 from wal.ids import Fragment
 
 _LEAF = 256  # rows
@@ -31,21 +30,36 @@ class _Rows:
         at = bisect_right(self._firsts, key) - 1
         return self._leaves[at].entries.get(key) if at >= 0 else None
 
-    def up(self, start: bytes) -> Iterator[Row]:
-        """From `start` on."""
-        first = max(0, bisect_right(self._firsts, start) - 1)
-        for at in range(first, len(self._leaves)):
-            keys, entries = self._leaves[at]
-            for key in keys[bisect_left(keys, start) if at == first else 0 :]:
-                yield key, entries[key]
+    def held(self, keys: Iterable[bytes]) -> list[Row]:
+        """Those of these keys that are there."""
+        firsts, leaves, found = self._firsts, self._leaves, list[Row]()
+        for key in keys if leaves else ():
+            at = bisect_right(firsts, key) - 1
+            if at >= 0 and (entry := leaves[at].entries.get(key)) is not None:
+                found.append((key, entry))
+        return found
 
-    def down(self, end: bytes) -> Iterator[Row]:
-        """From the last one before `end` back."""
-        last = bisect_left(self._firsts, end) - 1
-        for at in range(last, -1, -1):
+    def up(self, start: bytes, limit: int) -> list[Row]:
+        """So many, from `start` on."""
+        found: list[Row] = []
+        at = max(0, bisect_right(self._firsts, start) - 1)
+        while at < len(self._leaves) and len(found) < limit:
             keys, entries = self._leaves[at]
-            for key in reversed(keys[: bisect_left(keys, end)] if at == last else keys):
-                yield key, entries[key]
+            begin = 0 if found else bisect_left(keys, start)
+            found += [(key, entries[key]) for key in keys[begin : begin + limit - len(found)]]
+            at += 1
+        return found
+
+    def down(self, end: bytes, limit: int) -> list[Row]:
+        """So many, from the last one before `end` back."""
+        found: list[Row] = []
+        at = bisect_left(self._firsts, end) - 1
+        while at >= 0 and len(found) < limit:
+            keys, entries = self._leaves[at]
+            upto = len(keys) if found else bisect_left(keys, end)
+            found += [(key, entries[key]) for key in reversed(keys[max(0, upto - limit + len(found)) : upto])]
+            at -= 1
+        return found
 
     def changed(self, changes: Mapping[bytes, Entry | None]) -> _Rows:
         """These rows after `changes`; None and GONE take a row away."""
@@ -66,10 +80,15 @@ class _Rows:
                     entries.pop(key, None)
                 else:
                     entries[key] = entry
+            if leaf.keys and entries.keys() == leaf.entries.keys():
+                leaves.append(_Leaf(leaf.keys, entries))
+                continue
             ordered = sorted(entries)
-            size = _LEAF if len(ordered) > 2 * _LEAF else 2 * _LEAF
-            parts = (ordered[begin : begin + size] for begin in range(0, len(ordered), size))
-            leaves += [_Leaf(part, {key: entries[key] for key in part}) for part in parts]
+            if len(ordered) > 2 * _LEAF:
+                parts = (ordered[begin : begin + _LEAF] for begin in range(0, len(ordered), _LEAF))
+                leaves += [_Leaf(part, {key: entries[key] for key in part}) for part in parts]
+            elif ordered:
+                leaves.append(_Leaf(ordered, entries))
         return _Rows(leaves)
 
 
@@ -102,7 +121,7 @@ class MemoryStore:
     def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
         """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
         rows = self._rows.get(fragment, _NO_ROWS)
-        return list(islice(rows.down(start) if down else rows.up(start), limit))
+        return rows.down(start, limit) if down else rows.up(start, limit)
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone)."""
@@ -143,10 +162,9 @@ class MemoryStore:
         for fragment, changes in image.rows.items():
             rows = self._rows.get(fragment, _NO_ROWS)
             contents, live = self._sums.get(fragment, NOTHING)
-            for key, entry in changes.items():
-                held = rows.get(key)
-                contents += row_digest(key, entry) - row_digest(key, held)
-                live += is_row(entry) - is_row(held)
+            held, come = rows.held(changes), [(key, entry) for key, entry in changes.items() if entry is not None]
+            contents += rows_digest(come) - rows_digest(held)
+            live += sum(is_row(entry) for _, entry in come) - sum(is_row(entry) for _, entry in held)
             self._rows[fragment] = rows.changed(changes)
             self._sums[fragment] = Sums(contents & MASK, live)
 
