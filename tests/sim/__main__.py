@@ -11,6 +11,7 @@ python -m tests.sim scenario FILE...            stories in the language of docs/
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to
 python -m tests.sim bytecodes --functions 20    what a put, a get and a transaction execute: the same figure in each run
 python -m tests.sim nonsense --seeds 1-300      small clusters among clients that ask what means nothing
+python -m tests.sim nonsense --lies --seeds 1-5 and among members that say it, a kind at a time and all together
 python -m tests.sim planted --renew             which seed or story catches each deliberate fault
 python -m tests.sim explore WORLD               every order of what can happen in a small world: docs/explore.md
 """
@@ -79,6 +80,7 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     heckled = commands.add_parser("nonsense", help="clusters among clients that ask what means nothing")
     heckled.add_argument("--seeds", type=_range, metavar="A-B", default=range(1, 101))
     heckled.add_argument("--times", type=int, default=500, help="how often each is interrupted")
+    heckled.add_argument("--lies", action="store_true", help="by members, and not by clients")
     executed = commands.add_parser("bytecodes", help="what nodes execute for a put, a get and a transaction")
     executed.add_argument("--functions", type=int, default=0, help="show so many that execute most of it")
     planted.add_arguments(commands.add_parser("planted", help="which seed or story catches a deliberate fault"))
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     if args.command == "explore":
         return exploring.main(args)
     if args.command == "nonsense":
-        return play_many(args.seeds, args.times)
+        return play_many(args.seeds, args.times, lies=args.lies)
     if args.command == "cost":
         return calibrate(args.partitions, args.namespaces, args.nodes)
     if args.command == "bytecodes":

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence, Sized
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from engine.client.calls import GetCall, PutCall
 from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.scans import CountCall, ScanCall
-from engine.messages import Message
+from engine.messages import KINDS, Halt, Leave, Message
+from engine.messages.cluster import Order
 from engine.node.node import Node
 from tests.sim.clients import Client
 from tests.sim.costs import Modelled
@@ -235,25 +236,35 @@ def lie(seed: int, times: int, kinds: Sequence[type[Message]]) -> Liar:
         world.run_for(5 * SECOND)
         if ended := [machine.name for machine in world.machines.values() if not machine.up]:
             raise Violation("life", f"{', '.join(ended)} ended by what others said")
-        alone = len(kinds) == 1
+        alone = len(kinds) == 1 and kinds[0] not in ORDERS
         if alone and not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=SECOND):
             raise Violation("liveness", f"after lies the cluster does not come to rest: {unsettled(world)}")
         return liar
 
 
-def play_many(seeds: Sequence[int], times: int) -> int:
-    """Several of them, and tell of each; 1 if one of them found something."""
+OBEYED = (Halt, Leave)
+"""What an operator ordered, as a member passes it on, stops nodes: it is meant to."""
+ORDERS: tuple[type, ...] = get_args(Order)
+"""The same, of what the map is to be like: not every one leaves copies where they were."""
+LIES = [kind for kind in KINDS if kind not in OBEYED]
+
+
+def play_many(seeds: Sequence[int], times: int, *, lies: bool = False) -> int:
+    """Several of them, and tell of each; 1 if one of them found something. `lies`: by members, and not by clients."""
+    again = "python -m tests.sim nonsense" + (" --lies" if lies else "")
     failed = 0
     for seed in seeds:
         try:
-            heckler = play(seed, times)
-            told = ", ".join(f"{kind.__name__} {n:,}" for kind, n in heckler.told.most_common())
-            print(f"seed {seed}: nothing found; {heckler.asked_times:,} asked; {told}", flush=True)
+            said: Counter[Any] = Counter()
+            for kinds in [*([kind] for kind in LIES), LIES] if lies else []:
+                said.update(lie(seed, times, kinds).kinds)
+            if not lies:
+                said.update(play(seed, times).told)
+            print(
+                f"seed {seed}: nothing found; {', '.join(f'{k.__name__} {n:,}' for k, n in said.most_common())}", flush=True
+            )
         except Violation as violation:
             failed += 1
-            print(
-                f"seed {seed}: {violation}\n  again: python -m tests.sim nonsense --seeds {seed} --times {times}",
-                flush=True,
-            )
-    print(f"{len(seeds)} clusters among hecklers, {failed} failed")
+            print(f"seed {seed}: {violation}\n  again: {again} --seeds {seed} --times {times}", flush=True)
+    print(f"{len(seeds)} seeds, {failed} failed")
     return 1 if failed else 0
