@@ -191,6 +191,9 @@ class Promotion(Rule):
             answers = self._waiting.get(answer.partition)
             if answers is None or sender not in answers:
                 continue
+            if not _can_be(answer, self.core.local[answer.partition].epoch):
+                probe("promotion.no_survivor_has_that")
+                continue  # it is asked again
             answers[sender] = answer
             self._finish_if_complete(answer.partition)
 
@@ -310,6 +313,17 @@ class Promotion(Rule):
 
 def _newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
     return sorted((a for a in answers.values() if a is not None), key=lambda a: -a.epoch)
+
+
+def _can_be(answer: CopyTail, epoch: int) -> bool:
+    """Whether a survivor can have that: of this partition alone, of epochs that are over, and whole."""
+    number, prepares = answer.partition, answer.prepares
+    writes = answer.writes + [write for prepare in prepares for write in prepare.writes]
+    return (
+        answer.epoch < epoch
+        and all(prepare.partition == number and prepare.epoch < epoch for prepare in prepares)
+        and all(w.partition == number and w.epoch < epoch and len(w.keys) == len(w.values) for w in writes)
+    )
 
 
 def _lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:

@@ -32,6 +32,7 @@ from engine.messages import (
     Resolve,
     SetNamespace,
     SingleMap,
+    Tail,
     TailReport,
     Vote,
 )
@@ -47,6 +48,7 @@ from tests.sim.heckled import LIES, lie
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from tests.sim.trace import FRAME_HEADER_BYTES
 from wal.ids import ROUNDS_AHEAD, Ballot, Version
+from wal.records import Prepare, Write
 
 TX = bytes(range(16))
 FAR = 60_000
@@ -170,6 +172,33 @@ def test_how_a_transaction_ended_nobody_tells_the_node_that_decides_it() -> None
         _lying(stage, Finish(node.core.fence, tx.tx, commit=False, partitions=[0]))
         stage.do(tx.commit())
         assert [stage.get(key(0)), stage.get(key(1))] == [b"v", b"v"]
+        stage.curtain()
+
+
+BROUGHT = {
+    "of an epoch that has yet to begin": CopyTail(0, 99, [TailReport(NAMESPACE, 1, [], [(99, 1)])], [], [], []),
+    "of a partition that there is not": CopyTail(0, 1, [], [], [Write(NAMESPACE, FAR, 1, 0, [b"k"], [b"v"])], []),
+    "of another partition": CopyTail(0, 1, [], [], [Write(NAMESPACE, 1, 1, 7, [key(1)], [b"v"])], []),
+    "keys without values": CopyTail(0, 1, [], [], [Write(NAMESPACE, 0, 1, 1, [key(0)], [])], []),
+    "a vote of another partition": CopyTail(0, 1, [], [], [], [Prepare(TX, 1, 1, [], [], [0, 1], 0)]),
+}
+
+
+@pytest.mark.parametrize("what", BROUGHT)
+def test_a_survivor_brings_a_new_primary(what: str) -> None:
+    """n2 leads partition 0 after n1, and n3 says that it has what it cannot have."""
+    with Stage(None) as stage:
+        stage.put(key(0), b"before")
+        late = stage.lose("tail", receiver="n2")
+        stage.power_cut("n1")
+        node = stage["n2"].node
+        assert node is not None
+        stage.until(lambda: 0 in node.promotion.owed, "n2 is to lead partition 0")
+        stage.wait(50)
+        _lying(stage, Tail(node.core.fence, [BROUGHT[what]]), src="n3", dst="n2")
+        stage.end(late)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 leads it, with what n3 has")
+        assert stage.get(key(0), stage.another(without=["n1"])) == b"before"
         stage.curtain()
 
 
