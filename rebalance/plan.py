@@ -382,14 +382,14 @@ def placed_under_the_same(
 ) -> Placement:
     """Where a partition is once these MOVING copies are in sync as well, and its primary stays: by the same rule.
 
-    `ideal`: with those behind the first `copies`, that are asynchronous.
+    `ideal`: with those behind the first `copies`, that are asynchronous. Copies on nodes that are not `here` go.
     """
     primary = old.owners[0]
     return _place(
         old,
         ideal,
         copies,
-        [*old.in_sync, *whole],
+        [n for n in (*old.in_sync, *whole) if n in here],
         [primary],
         steady={primary},
         replaced={},
@@ -398,16 +398,21 @@ def placed_under_the_same(
     )
 
 
-def handed_over(old: Placement, ideal: Sequence[NodeId]) -> Placement:
+def handed_over(old: Placement, ideal: Sequence[NodeId], leaves: Container[NodeId] = ()) -> Placement:
     """Where a partition is once the best of its in-sync copies is primary, in a new epoch; the copies are the same.
 
     By light steps alone a primary only ever moves to a better place, so that nobody is made primary twice under one fence.
+    Those who are about to go are the last: this changes only where a new fence begins.
     """
     ranks = {node: rank for rank, node in enumerate(ideal)}
-    best = min(old.in_sync, key=lambda n: ranks.get(n, len(ranks)))
-    if ranks.get(best, len(ranks)) >= ranks.get(old.owners[0], len(ranks)):
+
+    def place(node: NodeId) -> tuple[bool, int]:
+        return node in leaves, ranks.get(node, len(ranks))
+
+    best = min(old.in_sync, key=place)
+    if place(best) >= place(old.owners[0]):
         return old
-    others = sorted((n for n in old.owners if n != best), key=lambda n: ranks.get(n, len(ranks)))
+    others = sorted((n for n in old.owners if n != best), key=place)
     owners = (best, *others)
     return _changed(old, Placement(0, old.epoch + 1, owners, owners, asynchronous=old.asynchronous))
 

@@ -9,7 +9,8 @@ it goes by the step (`rebalance.promotion`), the old one among them: only its ow
 `docs/handover.md` argues it.
 
 A node that **joins** by a step leads nothing and is relied on for nothing: it has no copy, or is to make one. What the
-operator has said of namespaces and of migrations concerns no copy at all.
+operator has said of namespaces and of migrations concerns no copy at all. A node that **goes** is noted first, leads
+nothing next, has no copy then, and is a member no more (`rebalance.going`).
 
 Maps that follow each other by light steps have one **fence**: what was said under one of them is as true under the next.
 Within it a partition's primary and epoch are told by its placement: a copy heeds the primary of its own map alone.
@@ -21,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from rebalance import going
 from rebalance.affinity import Affinity, assign
 from rebalance.ideal import ideal_of, places_of
 from rebalance.migrations import Migrations, ordered
@@ -46,7 +48,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a light step changes of the map `after`, whose bytes have this hash.
 
     `joins` are members that it lists beside those of before. `namespaces` and `migrations` are what it says of them, if it
-    says anything else than the map before.
+    says anything else than the map before. `goes` are members that it notes to go, `gone` those that it lists no more.
     """
 
     after: Version
@@ -56,12 +58,14 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     joins: list[Member] = msgspec.field(default_factory=list)
     namespaces: dict[Namespace, NamespaceSettings] = msgspec.field(default_factory=dict)
     migrations: Migrations | None = None
+    goes: list[NodeId] = msgspec.field(default_factory=list)
+    gone: list[NodeId] = msgspec.field(default_factory=list)
 
     @property
     def version(self) -> Version:
-        """Of the map that comes of it: another major number if somebody joins."""
+        """Of the map that comes of it: another major number if it lists others."""
         major, minor = self.after
-        return Version(major + 1, 0) if self.joins else Version(major, minor + 1)
+        return Version(major + 1, 0) if self.joins or self.gone else Version(major, minor + 1)
 
 
 def light_step(
@@ -90,16 +94,17 @@ def light_step(
         for order, c in enumerate(joins, old.next_order)
     ]
     lives = {m.node: m.allocation for m in (*old.members, *joined)}
-    ideal = places_of(old, affinity)
+    ideal, leaves = places_of(old, affinity), going.going(old)
     numbers = sorted(dict.fromkeys([*vouched, *surplus, *missing, *_wanted_of(joined, ideal)]))
     changed: list[tuple[int, Placement]] = []
     for number in numbers:
         placement, lagging = old.placements[number], vouched.get(number, {})
+        here = {n for n in lives if n not in leaves or n in placement.copies} if leaves else lives
         slow = any(old.aside.get(node, 0) > 0 for node in placement.in_sync)
         if placement.lost or (slow and (lagging or number in surplus)):
             continue  # the slow copy is to go with the map that brings another one, and not after it
         copies = min(old.group_of(number).copies, len(ideal[number]))
-        placed = placed_under_the_same(placement, ideal[number], copies, _whole(old, placement, lagging), lives)
+        placed = placed_under_the_same(placement, ideal[number], copies, _whole(old, placement, lagging), here)
         if placed != placement:
             changed.append((number, placed))
         if len(changed) == PARTITIONS_AT_ONCE:
@@ -109,6 +114,32 @@ def light_step(
     raised = _raised(old.claims, claims, lives, joined)
     said = dict(namespaces)
     return Step(old.version, map_hash, changed, raised, joins=joined, namespaces=said, migrations=migrations)
+
+
+def letting_go(
+    old: Topology, map_hash: int, those: Sequence[NodeId], claims: Sequence[Claim], affinity: Affinity = assign
+) -> Step:
+    """The step by which these, who are noted and lead nothing, have copies no more, or the next ones of very many; with the
+    last of them they go.
+
+    Whoever counts by the map that comes of it counts by this one. What is not wanted any more goes with them.
+    """
+    lives = {m.node: m.allocation for m in old.members}
+    here = {node: disk for node, disk in lives.items() if node not in those}
+    ideal, numbers = places_of(old, affinity), going.held_by(old, those)
+    changed: list[tuple[int, Placement]] = []
+    for number in numbers[:PARTITIONS_AT_ONCE]:
+        placement = old.placements[number]
+        copies = min(old.group_of(number).copies, len(ideal[number]))
+        changed.append((number, placed_under_the_same(placement, ideal[number], copies, [], here)))
+    gone = list(those) if len(numbers) == len(changed) else []
+    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives), gone=gone)
+
+
+def noting(old: Topology, map_hash: int, those: Sequence[NodeId], claims: Sequence[Claim]) -> Step:
+    """The step that notes that these go."""
+    lives = {m.node: m.allocation for m in old.members}
+    return Step(old.version, map_hash, [], _raised(old.claims, claims, lives), goes=list(those))
 
 
 def _whole(old: Topology, placement: Placement, vouched: Mapping[NodeId, NodeId]) -> list[NodeId]:
@@ -173,13 +204,13 @@ def movable(
     """
     lives = {m.node: m.allocation for m in old.members}
     steady = {n for n, disk in lives.items() if old.allocations.get(n) == disk and old.aside.get(n, 0) <= 0}
-    ideal = ideal_of(old, affinity)
+    ideal, leaves = ideal_of(old, affinity), going.going(old)
     found: list[tuple[int, Placement]] = []
     for number in numbers:
         placement = old.placements[number]
         whole = not placement.lost and len(placement.owners) == len(placement.in_sync)
         if whole and steady.issuperset(placement.owners):
-            placed = handed_over(placement, ideal[number])
+            placed = handed_over(placement, ideal[number], leaves)
             if placed != placement:
                 found.append((number, placed))
                 if len(found) == most:
@@ -228,6 +259,7 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
         (step.after, step.map_hash) == (old.version, map_hash)
         and not places_anew(old.namespaces, step.namespaces)
         and _are_placed([placed for _, placed in step.placements], [m.node for m in (*old.members, *step.joins)])
+        and going.fits(old, step.placements, step.goes, step.gone)
         and all(
             number < len(old.placements)
             and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
@@ -276,11 +308,18 @@ def stepped(old: Topology, step: Step) -> Topology:
         placements=tuple(placements),
         claims=tuple(step.claims),
         before=(*old.before, (old.version, step.map_hash))[-BEFORE_KEPT:],
-        fence=old.fenced,
+        fence=step.version if _begins_a_fence(old, step) else old.fenced,
         namespaces=said_of_namespaces(old.namespaces, step.namespaces, step.version),
         migrations=ordered(old.migrations, step.migrations, step.version),
     )
+    if step.goes or step.gone:
+        topology = going.noted(old, topology, step.goes, step.gone)
     return _joined(topology, step.joins) if step.joins else topology
+
+
+def _begins_a_fence(old: Topology, step: Step) -> bool:
+    """Whether places become worse than they were, or a name is that of another life than under the fence before."""
+    return bool(step.goes) or any(going.has_gone(old, m.node) for m in step.joins)
 
 
 def map_of(said: bytes) -> Topology | None:

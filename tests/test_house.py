@@ -296,6 +296,7 @@ BY_ITS_PARTS = {
     "engine/data/writes.py": "the same in one step, for how it nearly always is",
     "engine/cluster/exchange.py": "it freezes the node, and thaws it",
     "engine/cluster/handovers.py": "who has stopped for a full exchange drains for no step",
+    "engine/cluster/standing.py": "nor does it promise to follow without one",
     "engine/cluster/membership.py": "what is told of this node",
     "engine/cluster/reasons.py": "whether an exchange did not end",
     "engine/cluster/leaving.py": "who is held up is not asked to stop the cluster",

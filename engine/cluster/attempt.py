@@ -136,8 +136,9 @@ class Attempt:
             and not set_back(node, single.life, earlier(single.life, self.claims, about))
         ]
 
-    def lasts(self, topology: Topology) -> bool:
-        """Whether the promises hold for what follows this map, too: of a majority of its voters, in the lives it lists.
+    def lasting(self, topology: Topology) -> dict[NodeId, r.Claim]:
+        """Whose promises hold for what follows this map, too, and where they lie: of a majority of its voters, in the lives
+        that it lists; or nobody's.
 
         And the map must say where on their disks these promises lie, so that a disk which forgets one has no vote. Every
         member must know of promises that last, and of light steps.
@@ -150,14 +151,14 @@ class Attempt:
             and promise.lasts
             and (promise.life.allocation, promise.life.incarnation) == (m.allocation, m.incarnation)
         )
-        held = [
-            n
+        held = {
+            n: r.Claim(n, life.allocation, life.incarnation, self.promises[n].voted_lsn)
             for n in topology.voters
             if n in known
             and (life := self.promises[n].life).allocation == disk_of(topology, n)
             and claimed.get((n, life.allocation, life.incarnation), 0) >= self.promises[n].voted_lsn > 0
-        ]
-        return len(held) >= topology.majority and len(known) == len(topology.members)
+        }
+        return held if len(held) >= topology.majority and len(known) == len(topology.members) else {}
 
     def known_to_all(self, topology: Topology) -> tuple[bool, bool]:
         """Whether all members of a map know of steps that move primaries, and of those by which nodes join."""

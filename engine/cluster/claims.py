@@ -38,6 +38,7 @@ class Claims:
         self._awaited: dict[str, None] = {}  # disks that lost partitions wait for
         self._voided_by = NO_VERSION  # the last map that was seen here
         self._ahead: dict[Key, Version] = {}  # heard under a map that is not here yet
+        self._fence = NO_VERSION  # of the last map that was seen here
 
     def boot(self) -> None:
         """Begin with what the log and the map remember."""
@@ -46,13 +47,19 @@ class Claims:
         self._heard, self._logged = dict(self._sure), dict(self._sure)
         self._voided_by = replica.claimed_at
         if self.core.topology is not None:
+            self._fence = self.core.fence
             every_life = replica.claimed_at >= self.core.fence
             self._void_older(self.core.topology, anew=() if every_life else self.core.topology.members)
 
     def switch(self) -> None:
         """A new map: what it says of a node rests on the life that it lists; what other lives claimed is void."""
-        assert self.core.topology is not None
-        self._void_older(self.core.topology, anew=self.core.topology.members)
+        topology, fence = self.core.topology, self._fence
+        assert topology is not None
+        self._fence = topology.fenced
+        if topology.fence != NO_VERSION and topology.fence in (fence, topology.version):
+            self.step()  # of which all have to take notice, and nobody was asked
+        else:
+            self._void_older(topology, anew=topology.members)
 
     def step(self) -> list[Member]:
         """A light step: who joins by it, and only of them what other lives claimed is void."""
@@ -61,6 +68,7 @@ class Claims:
         joined = [m for m in topology.members if self._listed.get(m.node) != (m.node, m.allocation, m.incarnation)]
         if joined:
             self._void_older(topology, anew=joined)
+        if joined or topology.fence == topology.version:
             self.core.log(Claimed(topology.version, self.sure()))  # else what is void now would be read again
         self.learn(topology.claims)
         self._voided_by = topology.version

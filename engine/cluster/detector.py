@@ -12,6 +12,7 @@ from operator import or_
 
 from engine.cluster.clique import connected
 from engine.turn.core import Core
+from rebalance.going import going
 from rebalance.ports import MS
 from rebalance.table import Topology, in_sync_of
 from wal.ids import NodeId
@@ -92,16 +93,17 @@ class Detector:
         return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
 
     def coordinator(self, *, after: NodeId = "") -> NodeId | None:
-        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last.
+        """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last, and
+        those who are about to go behind them.
 
         `after`: whoever would come next if it were not for this one.
         """
         topology = self.core.topology
         if topology is None:
             return None
-        nodes, aside = [m.node for m in topology.members], topology.aside
-        if aside:
-            nodes.sort(key=lambda n: aside.get(n, 0) > 0)
+        nodes, aside, leaves = [m.node for m in topology.members], topology.aside, going(topology)
+        if aside or leaves:
+            nodes.sort(key=lambda n: (n in leaves, aside.get(n, 0) > 0))
         for node in nodes:
             if node != after and not self.suspected(node) and self._can_lead(node):
                 return node

@@ -23,8 +23,7 @@ A promise holds for all versions that follow, until a higher ballot: what loses 
 under one that stands (`engine.cluster.steps`). A map that was accepted under an earlier ballot is proposed again
 instead of a new one: it may be committed already. The failure detector only decides when to try; a wrong suspicion
 costs time and never safety. Whoever missed a commit learns the map from the next message that carries a newer version.
-A coordinator is whoever is the oldest member that is not suspected, in its own opinion; two of them are harmless,
-because ballots order them.
+A coordinator is the oldest member that is not suspected, in its own opinion; of two, ballots order what they say.
 """
 
 from __future__ import annotations
@@ -92,14 +91,12 @@ class Exchange(Rule):
         self._break_locks = break_locks
         self.attempt: Attempt | None = None
         self.standing: Ballot | None = None  # which a majority has promised, in the lives that the map lists
+        self.held_by: dict[NodeId, r.Claim] = {}  # of whom that is, and where their promises lie
         self.all_hand_over = self.all_admit = False  # all of its members know of steps that do so
         self.draining: Announce | None = None  # announced, and not stopped yet
-        self._drain_until = 0
         self._coordinator: NodeId = ""
-        self.highest_seen = 0
-        self.retry_at = 0
         self.held_up: list[str] = []
-        self._resend_at = 0
+        self.highest_seen = self.retry_at = self._drain_until = self._resend_at = 0
         self.splits = Splits(core)
 
     # Acceptor.
@@ -240,14 +237,17 @@ class Exchange(Rule):
         """Try to move to the next version."""
         core = self.core
         assert core.topology is not None, "a cluster that is not formed has no exchange"
-        self.highest_seen = max(self.highest_seen, self.promised.round) + 1
-        self.standing = None
-        ballot = Ballot(self.highest_seen, core.node)
+        ballot = self.next_ballot()
         self.attempt = Attempt(core.version, ballot, intent, answers_by(core), self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
         self._announce()
         self._resend_at = core.now + core.settings.retransmit_ms * MS
         self.alarm.by(self._resend_at)
+
+    def next_ballot(self) -> Ballot:
+        """One above all that were heard of; none stands any more."""
+        self.highest_seen, self.standing = max(self.highest_seen, self.promised.round) + 1, None
+        return Ballot(self.highest_seen, self.core.node)
 
     def _announce(self) -> None:
         attempt, topology = self.attempt, self.core.topology
@@ -353,8 +353,8 @@ class Exchange(Rule):
         assert attempt is not None
         assert attempt.proposed is not None
         assert core.topology is not None
-        voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
-        core.send(voters, Propose(attempt.after, attempt.ballot, attempt.proposed))
+        asked = tuple(n for n in core.topology.voters if n not in attempt.accepts)
+        core.send(asked, Propose(attempt.after, attempt.ballot, attempt.proposed))
 
     def on_accept(self, sender: NodeId, message: Accept) -> None:
         """Count an accept; a majority commits."""
@@ -371,14 +371,14 @@ class Exchange(Rule):
             encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
             tell_commit(core, attempt, topology, encoded)
             self.adopt(topology, encoded)
-            self.standing = attempt.ballot if attempt.lasts(topology) else None
+            self.held_by = attempt.lasting(topology)
+            self.standing = attempt.ballot if self.held_by else None
             self.all_hand_over, self.all_admit = attempt.known_to_all(topology)
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
         self.highest_seen = max(self.highest_seen, min(message.promised.round, self.promised.round + ROUNDS_AHEAD // 2))
-        if message.ballot == self.standing:
-            self.standing = None
+        self.standing = None if message.ballot == self.standing else self.standing
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
             probe("exchange.outbid")

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
 from engine.cluster.steps import Steps
 from engine.messages import Drained, HandOver
@@ -31,7 +30,7 @@ from rebalance.steps import handover_step, movable
 from wal.ids import NO_VERSION, Ballot, NodeId, Version
 from wal.probe import probe
 
-HANDED_OVER_AT_ONCE = 128
+HANDED_OVER_AT_ONCE = 512
 """So many partitions stop together at most: each step is a map of its own, and each of them is asked about."""
 
 
@@ -67,7 +66,6 @@ class Handovers(Rule):
         core: Core,
         exchange: Exchange,
         steps: Steps,
-        claims: Claims,
         *,
         drained: Callable[[Sequence[int]], list[str]],
         break_locks: Callable[[Sequence[int]], None],
@@ -77,7 +75,6 @@ class Handovers(Rule):
         self.core = core
         self.exchange = exchange
         self.steps = steps
-        self.claims = claims
         self._drained = drained
         self._break_locks = break_locks
         self._keep = keep
@@ -139,7 +136,7 @@ class Handovers(Rule):
         self._handover = None
         assert core.topology is not None
         numbers = sorted(number for numbers in handover.by_primary.values() for number in numbers)
-        step = handover_step(core.topology, core.map_hash, numbers, self.claims.sure(), core.affinity)
+        step = handover_step(core.topology, core.map_hash, numbers, self.steps.sure(), core.affinity)
         assert step is not None, "what could move by this map still can"
         self.steps.begin(step)
 

@@ -15,6 +15,7 @@ from engine.cluster.reasons import is_member
 from engine.messages import Join
 from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
+from rebalance.going import never_gone
 from rebalance.ports import MS
 from rebalance.table import Candidate
 from wal.ids import NodeId
@@ -60,9 +61,12 @@ class Joining:
         return [self.seen[n] for n, (_, asked) in self._asked.items() if asked.version.major == topology.version.major]
 
     def know_of_steps(self, joins: Sequence[Candidate]) -> bool:
-        """Whether each of these has said that it knows that a light step may let it in."""
-        asked = {n: join for n, (_, join) in self._asked.items()}
-        return all((join := asked.get(c.node)) is not None and join.admits for c in joins)
+        """Whether each of these has said that it knows that a light step may let it in, and what else it has to know of."""
+        topology, asked = self.core.topology, {n: join for n, (_, join) in self._asked.items()}
+        assert topology is not None
+        known = [asked.get(c.node) for c in joins]
+        somebody_goes = bool(joins) and not never_gone(topology)
+        return all(join is not None and join.admits and (join.lets_go or not somebody_goes) for join in known)
 
     # Others.
 
@@ -136,4 +140,5 @@ class Joining:
             silent=self.detector.silent(),
             admits=True,
             groups=True,
+            lets_go=True,
         )

@@ -1,7 +1,8 @@
 """Stopping in good order: who asks to be let go, and who may.
 
-A node that is told to stop hands its primaries over, goes out of the in-sync sets by an exchange, and ends. It stays in
-the baseline: it is a voter that is away, and its return is a catch-up. Where those that would be left are no majority of
+A node that is told to stop hands its primaries over, goes out of the in-sync sets, and ends: by steps, for which nobody
+stops, or by an exchange where these cannot do it (`rebalance.going`). It stays in the baseline: it is a voter that is away,
+and its return is a catch-up. Where those that would be left are no majority of
 the voters, nobody could take anything over and nothing can be acknowledged without it: then it stops as it is, still in
 the in-sync sets, and its disk counts in full when the cluster comes back.
 
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from engine.cluster.detector import Detector
 from engine.messages import Halt, Leave
 from engine.turn.core import Core
+from rebalance.going import going
 from rebalance.ports import MS
 from rebalance.table import Topology
 from wal.ids import NodeId
@@ -87,9 +89,11 @@ class Leaving:
         granted: list[NodeId] = []
         if not self._asked:
             return granted
+        noted = going(topology)  # of what these have all is on others, too
         for node in sorted(self._asked, key=lambda n: n == self.core.node):
             rest = [n for n in here if n != node and n not in granted]
-            if node in here and topology.carried_by(rest) and not _awaited(topology, [node, *granted], rest):
+            awaited = node not in noted and _awaited(topology, [node, *granted], rest)
+            if node in here and topology.carried_by(rest) and not awaited:
                 granted.append(node)
         return granted
 

@@ -1,10 +1,10 @@
 """Who is there: heartbeats, joining, leaving, and when the coordinator should begin an exchange.
 
-The coordinator is the oldest member that is not suspected, or the next one where that is to be set aside as too slow. It
-begins an exchange when a member is suspected or leaves, when a node asks to join, when MOVING copies are vouched for, when
-a primary can be moved to where it belongs, when the operator changes the baseline, or when a member is held up by an
-exchange whose coordinator is gone. What could wait does: copies that are whole by now, primaries that would be better
-elsewhere, surplus copies take at most a tenth of the time.
+The coordinator is the oldest member that is not suspected, or the next one where that is to be set aside as too slow, or is
+about to go. It begins an exchange when a member is suspected or leaves, when a node asks to join, when MOVING copies are
+vouched for, when a primary can be moved to where it belongs, when the operator changes the baseline, or when a member is
+held up by an exchange whose coordinator is gone. What could wait does: copies that are whole by now, primaries that would
+be better elsewhere, surplus copies take at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import assert_never, get_args
 
+from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -29,10 +30,12 @@ from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
 from rebalance.anew import Anew
+from rebalance.going import going, never_gone
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
+from rebalance.steps import may_join
 from rebalance.supplier import SupplySide
-from rebalance.table import BACK_OFF_MS, Candidate, Member, split_from
+from rebalance.table import BACK_OFF_MS, Candidate, Member, Topology, split_from
 from wal.ids import NO_VERSION, NodeId
 from wal.probe import probe
 
@@ -85,6 +88,7 @@ class Membership(Rule):
         self._rest_until = 0
         self._stepped_at = 0
         self._next_heartbeat = 0
+        self._said_promoting = False  # in its last one
         self._look_at = 0  # when to look again whether an exchange is due
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
@@ -118,6 +122,8 @@ class Membership(Rule):
             self.orders.namespaces.heard(sender, message)
             if not message.promoting:
                 self.reasons.serves[sender] = message.version
+            if message.lets_go:
+                self.reasons.lets_go[sender] = message.life.incarnation
         if message.version == self.core.version and message.frozen:
             self.reasons.frozen[sender] = None
         else:
@@ -163,7 +169,7 @@ class Membership(Rule):
             if not is_member(topology, joiner):
                 self.pace.note_late(joiner)
         self._invited = []
-        if self.joining.asks_in():
+        if self.joining.asks_in() or going(topology):
             self._next_heartbeat = core.now  # to ask with the map that came
         self._expect(topology.members)
         core.beat(core.peers(), self._heartbeat())
@@ -184,8 +190,11 @@ class Membership(Rule):
         if joined := self.claims.step():
             self._expect(joined)
         self._reason_since, self._stepped_at = None, core.now
-        if self.steps.complete:
+        somebody_goes = core.topology is not None and bool(going(core.topology))
+        if self.steps.complete or somebody_goes:
             self._look_at = core.now + 1  # in a turn of its own, as well
+        if somebody_goes:
+            self._next_heartbeat = core.now  # the next step waits until all say by which map they serve
         self._vouch(self.detector.coordinator(), list(self.supply.vouching.vouched))  # of the map before it is not heard
         core.beat(core.peers(), self._heartbeat())
 
@@ -209,6 +218,12 @@ class Membership(Rule):
         """Tell the coordinator of the copies that were vouched for in this turn; heartbeats say it again."""
         if news := self.supply.vouching.take_news():
             self._vouch(self.detector.coordinator(), news)
+
+    def served(self, owed: Collection[int]) -> None:
+        """A promotion is done. With the last one the others are told at once, if somebody goes who waits for that."""
+        core = self.core
+        if not owed and self._said_promoting and core.topology is not None and going(core.topology):
+            self._next_heartbeat = core.now
 
     def _notice_silence(self) -> None:
         """Whenever somebody comes to be suspected, or is heard again, look again at what was waiting for it.
@@ -237,6 +252,7 @@ class Membership(Rule):
         hearers = tuple(dict.fromkeys([*peers, *self.joining.asked]))  # who asks to join is told who is there
         if hearers:
             beat = self._heartbeat()
+            self._said_promoting = beat.promoting
             self._note_pace(core.node, beat)
             core.send(hearers, beat)
             core.beat(hearers, beat)
@@ -278,9 +294,14 @@ class Membership(Rule):
             mute=[n for n in self._stalled(MUTE_SUSPICIONS) if self.detector.is_steady(n)],
             dropped=self.orders.namespaces.gone_here(),
             written=self.orders.namespaces.written_here(),
-            promoting=self._promoting() or not core.serving,
+            promoting=self._promotes(),
             groups=True,
+            lets_go=True,
         )
+
+    def _promotes(self) -> bool:
+        """Whether this node does not serve yet what it leads by its map."""
+        return self._promoting() or not self.core.serving
 
     def _emptied_here(self) -> bool:
         """Whether the map relies on a copy of this node that is not whole, or is to be taken anew."""
@@ -327,7 +348,7 @@ class Membership(Rule):
         if core.node != (heir if self._is_passed_over(leader, heir, names) else leader):
             self._reason_since = None
             return
-        if core.serving and not self._promoting():
+        if not self._promotes():
             self.reasons.serves[core.node] = topology.version
         intent = self.reasons.intent(topology, alive)
         if not intent.reason:
@@ -342,7 +363,7 @@ class Membership(Rule):
             return  # the cluster is coming back: give the others the time to come too
         if intent.gathers and waited < core.settings.exchange_delay_ms * MS:
             return
-        if intent.by_step and self.joining.know_of_steps(intent.joins) and self.steps.take(intent):
+        if intent.by_step and self.joining.know_of_steps(intent.joins) and self._by_step(topology, intent):
             return
         if intent.can_wait and self.steps.coming:
             return
@@ -356,6 +377,33 @@ class Membership(Rule):
         self._led_since = core.now
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
+
+    def _by_step(self, topology: Topology, intent: Intent) -> bool:
+        """Carry it out by light steps; whether one is under way, or soon will be."""
+        if self.exchange.standing is None:
+            led_before = intent.leaving or not never_gone(topology)  # else it is for a failure that another one leads
+            known = self.reasons.all_let_go(topology) and may_join(topology, intent.joins)
+            return bool(led_before) and known and self.steps.ballot.stand()
+        if intent.leaving and not (intent.joins or intent.namespaces or intent.migrations):
+            return self._let_go(topology, intent.leaving)
+        return self.steps.take(intent)
+
+    def _let_go(self, topology: Topology, leaving: list[NodeId]) -> bool:
+        """Note that they go, have their primaries moved, then their copies gone, and last of all them."""
+        steps, noted = self.steps, going(topology)
+        if steps.under_way or self.handovers.under_way:
+            return True
+        if new := [n for n in leaving if n not in noted]:
+            steps.note_going(new)
+        elif led := self.reasons.led_by(topology, leaving):
+            return self.handovers.take(led)
+        elif not self.reasons.all_serve(topology):
+            probe("membership.nobody_goes_while_anybody_promotes")
+        elif steps.ballot.stands_without(leaving):
+            steps.let_go(leaving)
+        else:
+            return steps.ballot.stand()
+        return True
 
     def _is_passed_over(self, leader: NodeId | None, heir: NodeId | None, names: Collection[NodeId]) -> bool:
         """Whether the coordinator is to be set aside. The next one does it: a slow one takes a sync for each step.

@@ -15,6 +15,7 @@ from engine.cluster.orders import Orders
 from engine.cluster.pace import Pace
 from engine.cluster.steps import Steps
 from engine.turn.core import Core
+from rebalance.going import going, led_by, may_go
 from rebalance.migrations import Paused
 from rebalance.moves import Better, finding_better
 from rebalance.namespaces import places_anew
@@ -48,7 +49,10 @@ class Reasons:
         self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
         self.emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
+        self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
+        self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
+        self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything
 
     def switch(self) -> None:
         """Another map: what was said under the one before is said again if it is so."""
@@ -59,11 +63,12 @@ class Reasons:
         core, names = self._core, {c.node: c for c in alive}
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c for c in alive if not is_member(topology, c)]
-        going = self._leaving.granted(topology, list(names))
-        present = [c.node for c in alive if c.node not in going]
-        handover, extra, missing = self._wanted_moves(topology, present)
-        if going:
-            handover = [*handover, *(n for n, p in enumerate(topology.placements) if not p.lost and p.owners[0] in going)]
+        leaving, noted = self._leaving.granted(topology, list(names)), going(topology)
+        present = [c.node for c in alive if c.node not in leaving and c.node not in noted]
+        at_once = bool(leaving) and all(n in noted for n in leaving)  # they go before anything is looked for
+        handover, extra, missing = ([], [], []) if at_once else self._wanted_moves(topology, present)
+        handover = handover + self.led_by(topology, leaving) if leaving else handover
+        go, lightly = {"leaving " + ", ".join(leaving): bool(leaving)}, self._may_go(topology, leaving, noted)
         baseline, reset = self._orders.standing(topology)
         namespaces, groups = self._orders.namespaces.standing(topology)
         placed, migrations = places_anew(topology.namespaces, namespaces), self._orders.of_migrations(topology)
@@ -72,17 +77,16 @@ class Reasons:
             "joining " + ", ".join(c.node for c in joins): bool(joins),
             "namespaces change: " + ", ".join(namespaces): bool(namespaces) and not placed,
             "the operator's word on migrations": migrations is not None,
-        }
+        } | (go if lightly else {})
         stops = {
             "lost " + ", ".join(lost): bool(lost),
-            "leaving " + ", ".join(going): bool(going),
             "the baseline changes": baseline is not None,
             "copies of their own: " + ", ".join(namespaces): placed,
             "lost partitions begin again": bool(reset),
             "too slow: " + ", ".join(slow): bool(slow),
             "not whole: " + ", ".join(self.emptied): bool(self.emptied),
             "an exchange that did not end": bool(self.frozen) or core.frozen,
-        }
+        } | ({} if lightly else go)
         soon = self._better(handover, extra, missing)
         now = stops | by_step
         ordered = baseline is not None or migrations is not None or bool(namespaces or reset)
@@ -101,11 +105,31 @@ class Reasons:
             missing=missing,
             joins=joins,
             by_step=not any(stops.values()),
-            leaving=going,
+            leaving=leaving,
             reason="; ".join(reason for reason, holds in (now | soon).items() if holds),
             can_wait=not any(now.values()),
-            gathers=not (lost or ordered or all_whole or _all_are_back(topology, joins, names)),
+            gathers=not (lost or ordered or all_whole or (leaving and lightly) or _all_are_back(topology, joins, names)),
         )
+
+    def _may_go(self, topology: Topology, leaving: list[NodeId], noted: list[NodeId]) -> bool:
+        """Whether these can go without stopping anybody, or are about to."""
+        return all(n in noted for n in leaving) or (self.all_let_go(topology) and may_go(topology, leaving))
+
+    def all_let_go(self, topology: Topology) -> bool:
+        """Whether all members know of steps by which somebody goes, and of ballots that stand without an exchange."""
+        return all(m.node == self._core.node or self.lets_go.get(m.node) == m.incarnation for m in topology.members)
+
+    def all_serve(self, topology: Topology) -> bool:
+        """Whether all who lead anything have said under this very map that they serve it."""
+        if self._leaders is None or self._leaders[0] is not topology:
+            self._leaders = topology, dict.fromkeys(p.owners[0] for p in topology.placements if not p.lost)
+        return all(self.serves.get(node) == topology.version for node in self._leaders[1])
+
+    def led_by(self, topology: Topology, nodes: list[NodeId]) -> list[int]:
+        """The partitions that these lead; looked for once in each map."""
+        if self._led is None or self._led[0] is not topology or self._led[1] != nodes:
+            self._led = topology, nodes, led_by(topology, nodes)
+        return list(self._led[2])
 
     def _better(self, handover: list[int], extra: list[int], missing: list[int]) -> dict[str, bool]:
         """The reasons that can wait."""

@@ -1,4 +1,4 @@
-"""Light steps: maps by which nobody leaves or is lost, and no choice rests on what copies have: nobody stops for them.
+"""Light steps: maps by which nobody is lost, and no choice rests on what copies have: nobody stops for them.
 
 ```
  coordinator                          voters                      all members
@@ -10,26 +10,40 @@
 ```
 
 A promise holds for all versions until a higher ballot (Multi-Paxos), so that the coordinator which led the last full
-exchange needs no other round of promises; `Exchange.standing` is its ballot for as long as it may count on them. Whatever
-is unusual ends that: another map, a higher ballot, an answer that does not come. Then a full exchange is next, and finds
-what was accepted. `docs/light-steps.md` says why this is safe.
+exchange needs no other round of promises; `Exchange.standing` is its ballot for as long as it may count on them. Who has
+led none asks for promises alone (`engine.cluster.standing`). Whatever is unusual ends that: another map, a higher ballot,
+an answer that does not come. Then a full exchange is next, and finds what was accepted. `docs/light-steps.md` says why
+this is safe.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
-from engine.messages import AcceptStep, AskMap, CaughtUp, CommitStep, ProposeStep, Refuse
+from engine.cluster.standing import Standing as StandingBallot
+from engine.messages import AcceptStep, AskMap, CaughtUp, CommitStep, Follows, LeadSteps, ProposeStep, Refuse
 from engine.messages.cluster import ToSteps
 from engine.turn.core import Core
 from rebalance import table as topologies
 from rebalance.lives import disk_of, may_vote
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import Step, encode_step, fits, light_step, may_join, moving_in, stepped, worth_a_step
+from rebalance.steps import (
+    Step,
+    encode_step,
+    fits,
+    letting_go,
+    light_step,
+    may_join,
+    moving_in,
+    noting,
+    stepped,
+    worth_a_step,
+)
 from rebalance.table import Standing, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
@@ -72,9 +86,10 @@ class Steps(Rule):
         self.core = core
         self.exchange = exchange
         self.claims = claims
+        self.ballot = StandingBallot(core, exchange, claims, self.alarm)
         self.caught_up: dict[tuple[int, NodeId], NodeId] = {}  # MOVING copies, and the primaries who vouch for them
         self._attempt: _Attempt | None = None
-        self._last_came = False  # the last copy that is waited for was vouched for, and nobody looked yet
+        self._last_came = False  # the last copy that is waited for, or a promise, and nobody looked yet
         self._since = 0  # when the first of them was vouched for that no step has taken in
         self._moving: tuple[Topology | None, int] = (None, 0)  # of this map: copies that are not in sync
         self._switched_at = 0
@@ -133,7 +148,7 @@ class Steps(Rule):
             core.topology,
             core.map_hash,
             by_partition,
-            self.claims.sure(),
+            self.sure(),
             core.affinity,
             surplus=intent.surplus,
             missing=intent.missing,
@@ -144,6 +159,21 @@ class Steps(Rule):
         if step is not None:
             self.begin(step)
         return step is not None
+
+    def sure(self) -> list[r.Claim]:
+        """What a step says of disks: what they were heard to claim, and where the promises lie under which it is made."""
+        return [*self.claims.sure(), *self.exchange.held_by.values()]
+
+    def note_going(self, nodes: Sequence[NodeId]) -> None:
+        """Say that these are about to go."""
+        assert self.core.topology is not None
+        self.begin(noting(self.core.topology, self.core.map_hash, nodes, self.sure()))
+
+    def let_go(self, nodes: Sequence[NodeId]) -> None:
+        """Have these, who lead nothing any more, go; or the next of their copies, of very many."""
+        core = self.core
+        assert core.topology is not None
+        self.begin(letting_go(core.topology, core.map_hash, nodes, self.sure(), core.affinity))
 
     def _waits(self, topology: Topology) -> bool:
         """Whether other copies are waited for, that they may come to count together."""
@@ -176,7 +206,7 @@ class Steps(Rule):
         return bool(self.caught_up) and len(self.caught_up) >= self.moving
 
     def take_news(self) -> bool:
-        """Whether the last of them came, since this was asked."""
+        """Whether the last of them came, or a ballot came to stand, since this was asked."""
         came, self._last_came = self._last_came, False
         return came
 
@@ -218,6 +248,7 @@ class Steps(Rule):
             core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
         self._adopt(attempt.step)
         exchange.standing = attempt.ballot
+        exchange.held_by = {n: claim for n, claim in exchange.held_by.items() if n not in attempt.step.gone}
 
     def switch(self, _: NewMap) -> None:
         """A map of a full exchange: what was vouched for under the one before is vouched for again."""
@@ -285,17 +316,23 @@ class Steps(Rule):
         """Propose again what was not accepted; after a while, leave it to a full exchange."""
         core, attempt = self.core, self._attempt
         self.alarm.off()
+        self.ballot.tick()
         if attempt is None or not self.under_way:
             self._attempt = None
         elif core.attentive >= attempt.deadline:
             probe("steps.timed_out")
-            self._attempt = self.exchange.standing = None
+            self._attempt = None
+            self.ballot.fell()
         elif self.alarm.is_due(self._resend_at, core.now):
             self._propose()
 
     def on(self, sender: NodeId, message: ToSteps) -> None:
         """Everything that is said about light steps."""
         match message:
+            case LeadSteps():
+                self.ballot.on_lead_steps(sender, message)
+            case Follows():
+                self._last_came = self.ballot.on_follows(sender, message) or self._last_came
             case ProposeStep():
                 self.core.work += len(message.step.placements)  # each as much as a thing that is decided, also again
                 self.on_propose(sender, message)

@@ -21,10 +21,12 @@ from engine.messages.cluster import (
     Commit,
     CommitStep,
     Drained,
+    Follows,
     Halt,
     HandOver,
     Heartbeat,
     Join,
+    LeadSteps,
     Leave,
     Promise,
     Propose,
@@ -98,6 +100,8 @@ Message: TypeAlias = (
     | Commit
     | AskMap
     | CaughtUp
+    | LeadSteps
+    | Follows
     | ProposeStep
     | AcceptStep
     | CommitStep
@@ -167,6 +171,7 @@ __all__ = [
     "Entered",
     "Finish",
     "Finished",
+    "Follows",
     "GiveWay",
     "Halt",
     "HandOver",
@@ -176,6 +181,7 @@ __all__ = [
     "Inquire",
     "Inquired",
     "Join",
+    "LeadSteps",
     "Leave",
     "Life",
     "Message",

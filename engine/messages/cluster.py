@@ -27,7 +27,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
     than the slowest disk may take. `dropped`: namespaces that are being dropped or made, and of which I lead no row.
     `written`: some that are being made, and of which I lead one. `promoting`: by this map I am primary of partitions that I
-    do not serve yet. `groups`: I know of namespaces that are in partitions of their own.
+    do not serve yet. `groups`: I know of namespaces that are in partitions of their own. `lets_go`: and of light steps by
+    which somebody goes, and of ballots that stand without an exchange.
     """
 
     version: Version
@@ -47,12 +48,13 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     promoting: bool = False
     written: list[Namespace] = msgspec.field(default_factory=list)
     groups: bool = False
+    lets_go: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     """Let me in; repeated until a map lists this incarnation. `silent`: members of the map I know that I do not hear.
 
-    `admits`: I know of light steps of every kind, and may be let in by one. `groups`: as in a heartbeat.
+    `admits`: I know of light steps by which nodes join, and may be let in by one. `groups`, `lets_go`: as in a heartbeat.
     """
 
     node: NodeId
@@ -65,6 +67,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):
     silent: list[NodeId]
     admits: bool = False
     groups: bool = False
+    lets_go: bool = False
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave", gc=False):
@@ -215,6 +218,27 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=Fals
     map_hash: Number = 0
 
 
+class LeadSteps(msgspec.Struct, frozen=True, array_like=True, tag="lead-steps", gc=False):
+    """Promise this ballot, for what follows `version`, for me to lead light steps: nobody stops, nor says what he has."""
+
+    version: Version
+    ballot: Ballot
+
+
+class Follows(msgspec.Struct, frozen=True, array_like=True, tag="follows", gc=False):
+    """I promise it in this life: it is on disk at `voted_lsn`. `accepted`: something was, under an earlier ballot.
+
+    `claims` is what I remember that others had promised.
+    """
+
+    version: Version
+    ballot: Ballot
+    accepted: bool
+    life: Life
+    voted_lsn: int
+    claims: list[r.Claim]
+
+
 class ProposeStep(msgspec.Struct, frozen=True, array_like=True, tag="propose-step", gc=False):
     """A light step, proposed under a ballot that a majority has promised before. Nobody stops for it."""
 
@@ -276,7 +300,7 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag="drained", gc=Fa
 
 
 ToExchange: TypeAlias = Announce | Promise | SingleMap | AskCopies | Copies | Propose | Accept | Refuse | Commit | AskMap
-ToSteps: TypeAlias = ProposeStep | AcceptStep | CommitStep | CaughtUp
+ToSteps: TypeAlias = LeadSteps | Follows | ProposeStep | AcceptStep | CommitStep | CaughtUp
 ToHandovers: TypeAlias = HandOver | Drained
 ToFormation: TypeAlias = Announce | Promise | Propose | Accept | Refuse
 ToMembership: TypeAlias = Heartbeat | Join | Leave | Halt | SetBaseline | ResetLost | SetNamespace | SetMigrations

@@ -41,6 +41,7 @@ from rebalance.affinity import Affinity, assign
 from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.entropy import AntiEntropy
+from rebalance.going import all_stay
 from rebalance.ideal import finding_ideal
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
@@ -190,7 +191,6 @@ class Machines:
             core,
             self.exchange,
             self.steps,
-            self.claims,
             drained=self._held_up_by,
             break_locks=self._break_locks,
             keep=self._keep,
@@ -217,10 +217,9 @@ class Machines:
     def _switch(self, topology: Topology, still: bool) -> None:
         """Let a new map take effect on all rules, in their order. `still`: this node had stopped for an exchange."""
         core = self.core
-        light = core.serving and not still and core.fence == topology.fenced
+        light = core.serving and not still and core.fence == topology.fenced and all_stay(core.topology, topology)
         changes = what_changed(core.topology, topology)
         core.adopt(topology)
-        core.version_number = topology.version.number
         served, member = core.serving, topology.member(core.node)
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
@@ -414,6 +413,7 @@ class Machines:
         self.coordinator.activated(local)
         self.expiry.activated(local)
         self._ask_again(self.desk.unpark(local))
+        self.membership.served(self.promotion.owed)
 
     # What the exchange asks.
 

@@ -121,7 +121,7 @@ class Core:
 
     def adopt(self, topology: Topology) -> None:
         """This map is committed."""
-        self.topology = topology
+        self.topology, self.version_number = topology, topology.version.number
         self.fence = topology.fenced
         self.namespaces = topology.namespaces
         self.read_only = topology.read_only() if topology.namespaces else {}

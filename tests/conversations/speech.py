@@ -166,6 +166,10 @@ class Speech:
                 return f"{ballot} after {after}"
             case m.CommitStep(step):
                 return step_line(step)
+            case m.LeadSteps(version, ballot):
+                return f"{ballot} after {version}"
+            case m.Follows(version, ballot, accepted):
+                return f"{ballot} after {version}{' accepted' if accepted else ''}"
             case m.HandOver(_, ballot, partitions):
                 return f"{ballot} {_partitions(partitions)}"
             case m.Drained(_, ballot):

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.cluster import rescue
 from engine.messages import CopyReport, ResetLost
+from engine.node import machines
 from rebalance import aside, plan
 from rebalance.salvage import best_copy
 from rebalance.table import Taken, Topology
@@ -147,3 +148,20 @@ def a_name_is_heard_and_not_a_life(machine: Machine) -> None:
         return True
 
     around(names, "hear", hear)
+
+
+# Who goes.
+
+
+@MEMBERSHIP.fault("1")
+def one_goes_while_another_promotes(machine: Machine) -> None:
+    """A node is let go although those who lead what was its do not serve it yet, so that they need not its word for it."""
+    assert machine.node is not None
+    replace(machine.node.membership.reasons, "all_serve", lambda _: True)
+
+
+@MEMBERSHIP.fault("10")
+def who_has_gone_is_waited_for(machine: Machine) -> None:
+    """What waits for the answer of a node that a step lets go goes on to, although that node is not there any more."""
+    assert machine.node is not None
+    during(machine, machine.node.exchange, "_switch", machines, "all_stay", lambda *_: True)

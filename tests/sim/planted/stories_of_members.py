@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Supply
+from engine.messages import Replicate, Supply
+from rebalance.going import going
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
 from tests.sim.namesakes import Namesake
@@ -446,6 +447,60 @@ def a_node_dies_and_another_process_has_its_name(plant: Plant | None) -> None:
         stage.wait(1_000)
         other.end()
         stage.start("n2")
+        stage.curtain()
+
+
+# Who goes.
+
+
+def _is_update(said: object) -> bool:
+    return isinstance(said, Replicate) and any(isinstance(record, r.Update) for record in said.records)
+
+
+def _noted(stage: Stage, name: NodeId) -> bool:
+    """Whether a node has heard that it is about to go."""
+    node = stage[name].node
+    return node is not None and node.core.topology is not None and name in going(node.core.topology)
+
+
+@story
+def who_goes_has_not_heard_that_it_leads_no_more(plant: Plant | None) -> None:
+    """n3 is let go, and hears no map after the one that notes that; it is read, and so is who leads in its place."""
+    with Stage(plant) as stage:
+        stage.put(key(2), b"old")
+        here = stage.another(without=["n1", "n2"])
+        stage.must(stage.get(key(2), here) == b"old", "what was acknowledged is read")
+        stage.world.command(stage["n3"], "stop")
+        stage.until(lambda: _noted(stage, "n3"), "n3 is noted to go", look_every=MS // 20)
+        unheard = [stage.lose(kind, receiver="n3") for kind in ("commit", "commit-step")]
+        writing = stage.begin(
+            (there := stage.another(without=["n3"])).call(
+                PutCall(there.new_tx(), NAMESPACE, [key(2)], [b"new"]), timeout_ns=ANSWER_NS
+            ),
+            there,
+        )
+        stage.wait(1_500)
+        found = stage.begin_get(key(2), here)
+        stage.wait(500)
+        stale = told(writing) and told(found) and found.result == b"old"
+        stage.must(not stale, "what is acknowledged is read")
+        stage.end(*unheard)
+        stage.curtain()
+
+
+@story
+def a_write_waits_for_who_goes(plant: Plant | None) -> None:
+    """n3 does not hear of a write of n1's, and goes in good order; the write counts without it."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        stage.world.command(stage["n3"], "stop")
+        stage.until(lambda: _noted(stage, "n3"), "n3 is noted to go", look_every=MS // 20)
+        unheard = Rule("the put", lambda _, dst, said: dst == "n3" and _is_update(said), drop=True)
+        stage.world.network.rules.append(unheard)
+        writing = stage.begin_put(key(0), b"second")
+        stage.left_out("n3")
+        stage.until(lambda: writing.done, "it is answered")
+        stage.end(unheard)
         stage.curtain()
 
 
