@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.sim.faults import RATES
 from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import declared
 
 TOLD_EVERY_S = 10.0
@@ -104,7 +105,7 @@ class _Running:
         except EOFError:
             said = "it was killed"
         self.hears.close()
-        self.process.join()
+        self.process.join(timeout=PATIENCE_SECONDS)  # it has nothing left to say
         if isinstance(said, str):
             raise RuntimeError(f"seed {self.seed} is not done: {said}")
         return said
