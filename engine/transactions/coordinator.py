@@ -267,8 +267,7 @@ class Coordinator(Deciding):
         """A participant is in doubt."""
         core = self.core
         local = leads(core, message.decision)
-        known = max((message.partition, *message.participants)) < len(core.local)
-        if local is None or not known or not may_act(core, message.version):
+        if local is None or message.partition >= len(core.local) or not may_act(core, message.version):
             return
         running = self.active.get(message.tx)
         if running is not None:
@@ -285,8 +284,9 @@ class Coordinator(Deciding):
         elif (prepare := state.prepared.get(message.tx)) is not None and prepare.decision == message.decision:
             self._recover(prepare)
         elif message.decision in message.participants:
-            probe("tx.recovery.no_trace")
-            self._ask_all(message.tx, message.decision, message.participants)
+            if max(message.participants) < len(core.local):
+                probe("tx.recovery.no_trace")
+                self._ask_all(message.tx, message.decision, message.participants)
         else:
             probe("tx.recovery.unknown_aborted")
             self._decide_unknown(message.tx, local, [message.partition], "recovery found no trace of it")

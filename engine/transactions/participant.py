@@ -8,6 +8,7 @@ closed, on every copy.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
 from typing import assert_never, get_args
@@ -366,11 +367,16 @@ class Participant(Rule):
 def _means_something(message: PrepareParts, places: int) -> bool:
     """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
     are, and each key with its value."""
-    named = frozenset(message.participants)
-    if max(message.participants, default=places) >= places or message.decision not in named:
+    if max(message.participants, default=places) >= places or not _is_named(message.decision, message.participants):
         return False
-    if any(part.partition not in named for part in message.parts):
+    if not all(_is_named(part.partition, message.participants) for part in message.parts):
         return False
     written = [(keys, values) for part in message.parts for _, keys, values in part.writes]
     tested = [when for part in message.parts for _, _, when, *_ in part.conditions]
     return all(keys and len(keys) == len(values) for keys, values in written) and all(w in CONDITIONS for w in tested)
+
+
+def _is_named(number: int, participants: list[int]) -> bool:
+    """Whether a partition is among these, which ascend; there may be thousands, named by each of many messages."""
+    at = bisect_left(participants, number)
+    return at < len(participants) and participants[at] == number

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from engine.messages import AskMap, Finish, Message, Part, PrepareParts
+from collections.abc import Iterator
+
+import pytest
+
+from engine.messages import AskMap, Finish, Message, Part, PrepareParts, Resolve
 from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, Get, KeepSessions, Put, Values
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
+from engine.transactions.commits import Phase, Transaction
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
@@ -103,6 +108,30 @@ def test_where_nobody_is_waited_for_a_transaction_of_several_partitions_is_one_t
     assert not node.core.to_self
     assert not any(node.core.replica.partition(number).prepared for number in (0, 1))
     assert node.core.replica.store.get((DECISIONS, decision), tx) is not None
+
+
+class Unread(list[int]):
+    """Participants that nobody looks through."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("each of thousands who are in doubt names them all")
+
+
+def test_who_is_in_doubt_of_what_is_known_is_told_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While all are told, and later: very many are in doubt in one turn, and each names very many."""
+    node, tx = lone_node(), tx_of(b"a session.", 1)
+    decision, other = sorted(range(2), key=lambda number: number != partition_of(KEYS[0], 2))
+    run(node, [Asked(1, CommitTx(7, tx, tx, True, [("acc", list(KEYS), [b"v"] * 2)], [], []))])
+    doubt = Resolve(node.core.fence, tx, decision, other, Unread([0, 1]))
+    node.coordinator.active[tx] = running = Transaction(tx, decision, [0, 1], node.core.now)
+    running.phase, running.commit = Phase.FINISHING, True
+    heard: list[object] = []
+    monkeypatch.setattr(node.core, "tell", lambda _, message: heard.append(message))
+    for known in (running, None):
+        if known is None:
+            del node.coordinator.active[tx]
+        node.coordinator.on_resolve("n2", doubt)
+    assert [type(message) for message in heard] == [Finish, Finish]
 
 
 def test_what_a_node_sends_itself_waits_for_the_next_turn_whatever_it_is() -> None:
