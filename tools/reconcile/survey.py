@@ -162,8 +162,10 @@ def _looked_at(look: Look, state: State, weights: Mapping[Fragment, int]) -> Sur
 
 
 def shares_of(weight: int, shares: int) -> int:
-    """Into how many shares so many updates are cut, if so many are wanted."""
-    return max(1, shares, -(-weight // SHARE_WEIGHT))
+    """Into how many shares so many updates are cut, if so many are wanted, or a multiple of that: they may be as many as
+    work at a time, and then none of them has more to do than another one."""
+    wanted = max(1, shares)
+    return -(-max(wanted, -(-weight // SHARE_WEIGHT)) // wanted) * wanted
 
 
 def log_of(found: Survey, from_lsn: int = 1) -> Stretch:

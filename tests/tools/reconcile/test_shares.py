@@ -24,6 +24,7 @@ from tools.reconcile.findings import raw_key
 from tools.reconcile.logs import Stretch, read_stretch
 from tools.reconcile.plan import Share
 from tools.reconcile.share import check_share, log_rows
+from tools.reconcile.survey import SHARE_WEIGHT, shares_of
 from tools.wal.rows import audited
 from wal import Block, DirectoryDisk, Log, LogSettings, inspect, parts
 from wal import records as r
@@ -308,3 +309,9 @@ def test_a_log_that_is_trimmed_while_it_is_read_is_damaged_only_if_no_node_runs(
     told = read_stretch(stretch)
     assert told.damage == []
     assert told.first_lsn == begun[3]
+
+
+def test_there_are_as_many_shares_for_each_who_works_at_a_time() -> None:
+    """Three shares among two workers would be as slow as two for one of them."""
+    assert [shares_of(2 * SHARE_WEIGHT + 1, workers) for workers in (0, 1, 2, 3, 4)] == [3, 3, 4, 3, 4]
+    assert [shares_of(0, workers) for workers in (0, 1, 8)] == [1, 1, 8]
