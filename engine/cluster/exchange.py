@@ -185,10 +185,8 @@ class Exchange(Rule):
             probe("exchange.no_vote_on_this_disk")
             return  # the voter of this name is another disk: it alone knows what it promised
         if self.accepted != (message.ballot, message.topology):
-            if not may_follow(
-                message.after, message.topology
-            ):  # before anything is promised about it; and the commit finds it done
-                return
+            if not may_follow(message.after, message.topology):
+                return  # it is read before anything is promised about it; and the commit finds that done
             core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.stop()
