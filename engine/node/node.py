@@ -69,8 +69,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
 from rebalance.rule import NEVER, Alarm, Rule
 from wal import records as r
-from wal.ids import NO_BALLOT, ROUNDS_AHEAD, TABLE_MAX, Ballot, NodeId
-from wal.probe import probe
+from wal.ids import TABLE_MAX, NodeId
 
 _at: Callable[[Alarm], int] = attrgetter("at")
 _wake_at: Callable[[Rule], int] = attrgetter("wake_at")
@@ -351,10 +350,6 @@ class Node(Machines):
 
     def _on_exchange(self, sender: NodeId, message: ToExchange) -> None:
         """What is said about the first map is for whoever forms a cluster."""
-        ballot: Ballot = getattr(message, "ballot", NO_BALLOT)
-        if ballot.round > self.core.replica.promised[1].round + ROUNDS_AHEAD:
-            probe("exchange.nobody_could_outbid_that")
-            return
         if self.core.topology is None and about_first_map(message):
             self.formation.on(sender, message)
         else:
