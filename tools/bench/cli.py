@@ -25,10 +25,11 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import UsageError
-from tools.bench.cluster import blocked, crossing, puts, queue, reads_of_one, transactions, year
+from tools.bench.cluster import crossing, puts, queue, reads_of_one, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts, scans
 from tools.bench.exchange import exchanges
 from tools.bench.expiring import expiring
+from tools.bench.failures import blocked
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.labels import labels
 from tools.bench.log import archives, history, log_parts, replay
@@ -66,6 +67,8 @@ FIGURES: dict[str, Measure] = {
     "sustained": partial(sustained, goal=2.0),
     "load": partial(year, keys_goal=30_000, memory_goal=300),
     "blocked": partial(blocked, goal=2.0),
+    "blocked-two": partial(blocked, goal=2.0, killed=2),
+    "blocked-three": partial(blocked, goal=2.0, killed=3),
     "at-rest": partial(at_rest, goal=150),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),

@@ -17,17 +17,14 @@ from engine import aio
 from engine.client.admin import ask
 from tools.bench.figures import VALUE_BYTES, Measured, Setting, count_is, per_second
 from tools.demo import flights
-from tools.demo.load import Heart, Load
-from tools.local_cluster import LocalCluster, NodeProcess, until
+from tools.demo.load import Load
+from tools.local_cluster import LocalCluster, NodeProcess
 from wal.ids import partition_of
 
 NODES = ("n1", "n2", "n3")
 NAMESPACE = "bench"
 WARM_UP = 0.2
 """The part of the measured time that goes before it, uncounted in the rate."""
-BEATS_BEFORE_SECONDS = 0.5
-BEATS_AFTER = 100
-LOAD_BESIDE = 16
 PATIENCE_SECONDS = 120.0
 
 QUEUED_PER_SECOND = 2_500
@@ -41,14 +38,14 @@ Operation = Callable[[aio.Namespace[bytes, bytes], int], Awaitable[None]]
 
 @asynccontextmanager
 async def three_nodes(
-    setting: Setting, figure: str, options: Sequence[str] = ()
+    setting: Setting, figure: str, options: Sequence[str] = (), names: Sequence[str] = NODES
 ) -> AsyncIterator[tuple[LocalCluster, aio.Database]]:
-    """A new cluster and a client of it; both are gone afterwards."""
+    """A new cluster, of three nodes unless others are named, and a client of it; both are gone afterwards."""
     directory = setting.directory / figure
     directory.mkdir()
     with LocalCluster(directory, options) as cluster:
-        setting.say(f"{figure}: three nodes form a cluster")
-        await cluster.form(NODES)
+        setting.say(f"{figure}: {', '.join(names)} form a cluster")
+        await cluster.form(names)
         async with await aio.connect(cluster.addresses) as database:
             yield cluster, database
 
@@ -311,65 +308,6 @@ class _Spent:
 def processor_seconds(cluster: LocalCluster) -> float:
     """What all nodes have had of the processor."""
     return sum(node.cpu_seconds() for node in cluster.running)
-
-
-async def _beside(database: aio.Database, number: int, stop: asyncio.Event) -> int:
-    """One client of the load beside the beats; how many keys it put."""
-    namespace, written = database.namespace(NAMESPACE), 0
-    while not stop.is_set():
-        await namespace.put(b"key-%d-%d" % (number, written), b"v" * VALUE_BYTES)
-        written += 1
-    return written
-
-
-async def blocked(setting: Setting, figure: str, goal: float) -> list[Measured]:
-    """How long a write waits when its primary is killed, beside other load."""
-    async with three_nodes(setting, figure) as (cluster, database):
-        status = await cluster.status()
-        primaries = {m["node"]: m["primary"] for m in status["members"]}
-        others = {node: count for node, count in primaries.items() if node != status["coordinator"]}
-        victim = max(others, key=lambda node: others[node])
-        heart = Heart(database, victim)
-        stop = asyncio.Event()
-
-        loading = [asyncio.create_task(_beside(database, n, stop)) for n in range(LOAD_BESIDE)]
-        beating = asyncio.create_task(heart.beat())
-        try:
-            await asyncio.sleep(BEATS_BEFORE_SECONDS)
-            calm, beats = heart.longest, heart.beats
-            setting.say(f"{figure}: kill -9 of {victim}, primary of {primaries[victim]} partitions")
-            cluster.nodes[victim].kill()
-            began = time.monotonic()
-
-            async def goes_on() -> bool:
-                for task in (beating, *loading):
-                    if task.done():
-                        await task
-                return heart.beats >= beats + BEATS_AFTER
-
-            await until(goes_on, PATIENCE_SECONDS, "writes did not go on after the kill")
-            seconds = time.monotonic() - began
-            stop.set()
-            written = sum(await asyncio.gather(*loading))
-        finally:
-            for task in (beating, *loading):
-                task.cancel()
-            await asyncio.gather(beating, *loading, return_exceptions=True)
-        rows = sum([1 async for _ in database.namespace(NAMESPACE).scan()])  # a failover may close gaps, which count too
-        count_is("keys put while a primary died", written, rows)
-    return [
-        Measured(
-            figure=figure,
-            what="longest that a put is held up by a kill -9 of its primary",
-            value=round(heart.longest, 3),
-            unit="s",
-            goal=goal,
-            at_most=True,
-            counted=written,
-            seconds=round(seconds, 3),
-            parts={"before the kill s": round(calm, 4)},
-        )
-    ]
 
 
 async def year(setting: Setting, figure: str, keys_goal: float, memory_goal: float) -> list[Measured]:

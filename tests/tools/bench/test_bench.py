@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tests.support.commands import foreshore
 from tools.bench.cli import FIGURES, app
 from tools.bench.cluster import memory_of
+from tools.bench.failures import victims
 from tools.bench.figures import Measured, Miscounted, count_is
 from tools.cli import app as foreshore_app
 
@@ -153,3 +154,11 @@ def test_the_stages_of_a_transfer_are_told_by_side_and_size(tmp_path: Path) -> N
     figures, _ = measured(result.stdout)
     assert [figure["counted"] for figure in figures] == [2_000] * 3 + [100] * 3
     assert all(figure["value"] > 0 for figure in figures)
+
+
+def test_of_several_that_are_killed_at_once_the_coordinator_is_one() -> None:
+    leads = {"n1": 300, "n2": 290, "n3": 310, "n4": 305}
+    status = {"coordinator": "n1", "members": [{"node": node, "primary": count} for node, count in leads.items()]}
+    assert victims(status, 1) == ["n3"]
+    assert victims(status, 2) == ["n1", "n3"]
+    assert victims(status, 3) == ["n1", "n3", "n4"]
