@@ -16,6 +16,7 @@ import msgspec
 
 from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
+from rebalance.baselines import disks_counted_on
 from rebalance.ideal import Ideal, finding_ideal, places_for
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, ordered
@@ -266,10 +267,7 @@ class _Next:
         if self.taken:
             forced = Intervention("reset-lost", old.version, tuple(alive), tuple(self.taken))
             interventions = (*interventions, forced)[-INTERVENTIONS_KEPT:]
-        # A voter is a disk: that of who is to be one and is away now is the one that was a member's.
-        known = {m.node: m.allocation for m in old.members if m.node in baseline} | old.allocations
-        allocations = {n: a for n, a in known.items() if n in baseline or _still_named(n, placements)}
-        allocations |= {n: alive[n].allocation for n in alive if n in baseline or n in allocations}
+        allocations = disks_counted_on(old, baseline, placements, {n: c.allocation for n, c in alive.items()})
         return Topology(
             version=version,
             cluster=old.cluster,
@@ -378,18 +376,25 @@ def _place(
 
 
 def placed_under_the_same(
-    old: Placement, ideal: Sequence[NodeId], copies: int, whole: Sequence[NodeId], here: Container[NodeId]
+    old: Placement,
+    ideal: Sequence[NodeId],
+    copies: int,
+    whole: Sequence[NodeId],
+    here: Container[NodeId],
+    *,
+    doubted: Container[NodeId] = (),
 ) -> Placement:
     """Where a partition is once these MOVING copies are in sync as well, and its primary stays: by the same rule.
 
-    `ideal`: with those behind the first `copies`, that are asynchronous. Copies on nodes that are not `here` go.
+    `ideal`: with those behind the first `copies`, that are asynchronous. Copies on nodes that are not `here` go; those that
+    are `doubted` are in sync no more.
     """
     primary = old.owners[0]
     return _place(
         old,
         ideal,
         copies,
-        [n for n in (*old.in_sync, *whole) if n in here],
+        [n for n in (*old.in_sync, *whole) if n in here and n not in doubted],
         [primary],
         steady={primary},
         replaced={},
@@ -428,7 +433,3 @@ def _changed(old: Placement, new: Placement) -> Placement:
     if not changes and (old.in_sync, old.epoch, old.lost) != (new.in_sync, new.epoch, new.lost):
         changes = 1
     return Placement(old.version + changes, new.epoch, new.owners, new.in_sync, new.lost, asynchronous=new.asynchronous)
-
-
-def _still_named(node: NodeId, placements: Sequence[Placement]) -> bool:
-    return any(node in p.in_sync for p in placements)

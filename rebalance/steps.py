@@ -10,7 +10,8 @@ it goes by the step (`rebalance.promotion`), the old one among them: only its ow
 
 A node that **joins** by a step leads nothing and is relied on for nothing: it has no copy, or is to make one. What the
 operator has said of namespaces and of migrations concerns no copy at all. A node that **goes** is noted first, leads
-nothing next, has no copy then, and is a member no more (`rebalance.going`).
+nothing next, has no copy then, and is a member no more (`rebalance.going`). Another **baseline** (`rebalance.baselines`)
+is a step of its own; copies are made, moved and let go by those that follow.
 
 Maps that follow each other by light steps have one **fence**: what was said under one of them is as true under the next.
 Within it a partition's primary and epoch are told by its placement: a copy heeds the primary of its own map alone.
@@ -22,7 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from rebalance import going
+from rebalance import baselines, going
 from rebalance.affinity import Affinity, assign
 from rebalance.ideal import ideal_of, places_of
 from rebalance.migrations import Migrations, ordered
@@ -60,6 +61,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     migrations: Migrations | None = None
     goes: list[NodeId] = msgspec.field(default_factory=list)
     gone: list[NodeId] = msgspec.field(default_factory=list)
+    baseline: list[NodeId] = msgspec.field(default_factory=list)
 
     @property
     def version(self) -> Version:
@@ -140,6 +142,32 @@ def noting(old: Topology, map_hash: int, those: Sequence[NodeId], claims: Sequen
     """The step that notes that these go."""
     lives = {m.node: m.allocation for m in old.members}
     return Step(old.version, map_hash, [], _raised(old.claims, claims, lives), goes=list(those))
+
+
+def rebasing(old: Topology, map_hash: int, baseline: Sequence[NodeId], claims: Sequence[Claim]) -> Step:
+    """The step by which these are the baseline."""
+    lives = {m.node: m.allocation for m in old.members}
+    return Step(old.version, map_hash, [], _raised(old.claims, claims, lives), baseline=list(baseline))
+
+
+def taking_out(
+    old: Topology,
+    map_hash: int,
+    doubted: Mapping[int, Sequence[NodeId]],
+    claims: Sequence[Claim],
+    affinity: Affinity = assign,
+) -> Step:
+    """The step by which these copies, none of which is a primary's, are in sync no more; or the first ones of very many.
+
+    Whoever counts by the map that comes of it counts by this one.
+    """
+    lives = {m.node: m.allocation for m in old.members}
+    ideal, changed = places_of(old, affinity), list[tuple[int, Placement]]()
+    for number in sorted(doubted)[:PARTITIONS_AT_ONCE]:
+        placement, wanted = old.placements[number], ideal[number]
+        copies = min(old.group_of(number).copies, len(wanted))
+        changed.append((number, placed_under_the_same(placement, wanted, copies, [], lives, doubted=doubted[number])))
+    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
 
 
 def _whole(old: Topology, placement: Placement, vouched: Mapping[NodeId, NodeId]) -> list[NodeId]:
@@ -257,7 +285,7 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
     return (
         (step.after, step.map_hash) == (old.version, map_hash)
-        and not places_anew(old.namespaces, step.namespaces)
+        and all(_is_in(old, said) for said in step.namespaces.values())
         and _are_placed([placed for _, placed in step.placements], [m.node for m in (*old.members, *step.joins)])
         and going.fits(old, step.placements, step.goes, step.gone)
         and all(
@@ -267,7 +295,19 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
         )
         and [m.order for m in step.joins] == list(range(old.next_order, old.next_order + len(step.joins)))
         and (not step.joins or may_join(old, [_candidate(m) for m in step.joins]))
+        and (not step.baseline or (_only_rebases(step) and baselines.may_be(old, step.baseline)))
     )
+
+
+def _is_in(old: Topology, said: NamespaceSettings) -> bool:
+    """Whether a namespace is in a group that is there, and is to be."""
+    groups = len(old.all_groups)
+    return 0 <= said.group < groups and (said.to is None or 0 <= said.to.group < groups)
+
+
+def _only_rebases(step: Step) -> bool:
+    said = step.placements, step.joins, step.namespaces, step.goes, step.gone
+    return not any(said) and step.migrations is None
 
 
 def _are_placed(placements: Sequence[Placement], names: Collection[NodeId]) -> bool:
@@ -282,6 +322,11 @@ def _are_placed(placements: Sequence[Placement], names: Collection[NodeId]) -> b
 
 def _candidate(member: Member) -> Candidate:
     return Candidate(member.node, member.allocation, member.incarnation, member.address, member.domain)
+
+
+def _takes_out(old: Placement, new: Placement) -> bool:
+    """Whether a copy that was in sync has to become so anew."""
+    return any(node not in new.in_sync and node in new.owners for node in old.in_sync)
 
 
 def _stays(old: Placement, new: Placement) -> bool:
@@ -314,12 +359,19 @@ def stepped(old: Topology, step: Step) -> Topology:
     )
     if step.goes or step.gone:
         topology = going.noted(old, topology, step.goes, step.gone)
+    if step.baseline:
+        topology = baselines.brought(topology, old, step.baseline, step.version)
     return _joined(topology, step.joins) if step.joins else topology
 
 
 def _begins_a_fence(old: Topology, step: Step) -> bool:
-    """Whether places become worse than they were, or a name is that of another life than under the fence before."""
-    return bool(step.goes) or any(going.has_gone(old, m.node) for m in step.joins)
+    """Whether places become worse than they were, keys are elsewhere, a copy that stays is in sync no more, or a name is
+    that of another life than under the fence before."""
+    if step.goes or step.baseline or places_anew(old.namespaces, step.namespaces):
+        return True
+    if any(_takes_out(old.placements[number], placed) for number, placed in step.placements):
+        return True
+    return any(going.has_gone(old, m.node) for m in step.joins)
 
 
 def map_of(said: bytes) -> Topology | None:

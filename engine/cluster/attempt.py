@@ -45,6 +45,7 @@ class Intent:
         surplus: Sequence[int] = (),
         missing: Sequence[int] = (),
         joins: Sequence[Candidate] = (),
+        doubted: Mapping[int, Sequence[NodeId]] | None = None,
         by_step: bool = False,
         reason: str = "",
         can_wait: bool = False,
@@ -63,6 +64,7 @@ class Intent:
         self.surplus = list(surplus)  # partitions with a copy that may go
         self.missing = list(missing)  # partitions of which a copy is to be made
         self.joins = list(joins)  # those candidates whom the map does not list in this life
+        self.doubted = doubted or {}  # partition -> whose copies of it are to be out of the in-sync set
         self.by_step = by_step  # nobody has to stop for any of it, if a step is possible at all
         self.reason = reason
         self.can_wait = can_wait  # nobody is missed, asks, or is held up

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -25,17 +24,18 @@ from engine.cluster.orders import Orders
 from engine.cluster.pace import MUTE_SUSPICIONS, Pace
 from engine.cluster.reasons import Reasons, is_member
 from engine.cluster.steps import Steps
+from engine.cluster.stepwise import Stepwise
 from engine.messages import CaughtUp, Halt, Heartbeat, Join, Leave, ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import ToMembership
 from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
 from rebalance.anew import Anew
-from rebalance.going import going, never_gone
+from rebalance.going import going
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import may_join
+from rebalance.steps import PARTITIONS_AT_ONCE
 from rebalance.supplier import SupplySide
-from rebalance.table import BACK_OFF_MS, Candidate, Member, Topology, split_from
+from rebalance.table import BACK_OFF_MS, Candidate, Member, split_from
 from wal.ids import NO_VERSION, NodeId
 from wal.probe import probe
 
@@ -82,6 +82,7 @@ class Membership(Rule):
         self.pace = Pace(core)
         self.orders = Orders(core, detector, looked_through=looked_through)
         self.reasons = Reasons(core, steps=steps, leaving=self.leaving, orders=self.orders, pace=self.pace)
+        self.stepwise = Stepwise(exchange, steps, handovers, self.reasons)
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
         self._passed_over_since: int | None = None  # when this node, the coordinator, came to be too slow to be waited for
@@ -124,6 +125,8 @@ class Membership(Rule):
                 self.reasons.serves[sender] = message.version
             if message.lets_go:
                 self.reasons.lets_go[sender] = message.life.incarnation
+            if message.fences:
+                self.reasons.fences[sender] = message.life.incarnation
         if message.version == self.core.version and message.frozen:
             self.reasons.frozen[sender] = None
         else:
@@ -297,6 +300,8 @@ class Membership(Rule):
             promoting=self._promotes(),
             groups=True,
             lets_go=True,
+            fences=True,
+            anew=self._to_be_taken_anew(),
         )
 
     def _promotes(self) -> bool:
@@ -309,10 +314,19 @@ class Membership(Rule):
         here = [core.local[p].placement for _, p in core.replica.emptied if core.serving and p < len(core.local)]
         return bool(self.anew.wanted) or any(core.node in placed.in_sync and not placed.lost for placed in here)
 
+    def _to_be_taken_anew(self) -> list[int]:
+        """Partitions of which the copy here is in sync and wrong; none where that is not all that is not whole here."""
+        core = self.core
+        if not self.anew.wanted or core.replica.emptied or not core.serving:
+            return []
+        return list(dict.fromkeys(p for _, p in self.anew.wanted if core.local[p].in_sync))[:PARTITIONS_AT_ONCE]
+
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""
         if beat.emptied:
-            self.reasons.emptied[node] = None
+            self.reasons.emptied[node] = beat.anew
+        else:
+            self.reasons.emptied.pop(node, None)
         if not beat.busy_ms:
             self.pace.heard(node, beat.sync_ms, beat.stalled, beat.mute)
         elif beat.sync_ms >= self.core.settings.slow_ms:  # of a sync that is under way
@@ -363,7 +377,7 @@ class Membership(Rule):
             return  # the cluster is coming back: give the others the time to come too
         if intent.gathers and waited < core.settings.exchange_delay_ms * MS:
             return
-        if intent.by_step and self.joining.know_of_steps(intent.joins) and self._by_step(topology, intent):
+        if intent.by_step and self.joining.know_of_steps(intent.joins) and self.stepwise.take(topology, intent):
             return
         if intent.can_wait and self.steps.coming:
             return
@@ -377,33 +391,6 @@ class Membership(Rule):
         self._led_since = core.now
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
-
-    def _by_step(self, topology: Topology, intent: Intent) -> bool:
-        """Carry it out by light steps; whether one is under way, or soon will be."""
-        if self.exchange.standing is None:
-            led_before = intent.leaving or not never_gone(topology)  # else it is for a failure that another one leads
-            known = self.reasons.all_let_go(topology) and may_join(topology, intent.joins)
-            return bool(led_before) and known and self.steps.ballot.stand()
-        if intent.leaving and not (intent.joins or intent.namespaces or intent.migrations):
-            return self._let_go(topology, intent.leaving)
-        return self.steps.take(intent)
-
-    def _let_go(self, topology: Topology, leaving: list[NodeId]) -> bool:
-        """Note that they go, have their primaries moved, then their copies gone, and last of all them."""
-        steps, noted = self.steps, going(topology)
-        if steps.under_way or self.handovers.under_way:
-            return True
-        if new := [n for n in leaving if n not in noted]:
-            steps.note_going(new)
-        elif led := self.reasons.led_by(topology, leaving):
-            return self.handovers.take(led)
-        elif not self.reasons.all_serve(topology):
-            probe("membership.nobody_goes_while_anybody_promotes")
-        elif steps.ballot.stands_without(leaving):
-            steps.let_go(leaving)
-        else:
-            return steps.ballot.stand()
-        return True
 
     def _is_passed_over(self, leader: NodeId | None, heir: NodeId | None, names: Collection[NodeId]) -> bool:
         """Whether the coordinator is to be set aside. The next one does it: a slow one takes a sync for each step.

@@ -7,7 +7,7 @@ the last one, comes alone; so does what an operator orders, and the last of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from engine.cluster.attempt import Intent
 from engine.cluster.leaving import Leaving
@@ -15,6 +15,7 @@ from engine.cluster.orders import Orders
 from engine.cluster.pace import Pace
 from engine.cluster.steps import Steps
 from engine.turn.core import Core
+from rebalance.baselines import may_be
 from rebalance.going import going, led_by, may_go
 from rebalance.migrations import Paused
 from rebalance.moves import Better, finding_better
@@ -47,9 +48,13 @@ class Reasons:
         self._orders = orders
         self._pace = pace
         self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
-        self.emptied: dict[NodeId, None] = {}  # who has a copy that is in sync by the map and was emptied
+        self.emptied: dict[NodeId, Sequence[int]] = {}  # whose copies are not what the map says; of which partitions, if a
+        # step can take them out
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
         self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
+        self.fences: dict[
+            NodeId, int
+        ] = {}  # the same of those that bring another baseline, other places, or take a copy out
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
         self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything
@@ -68,29 +73,28 @@ class Reasons:
         at_once = bool(leaving) and all(n in noted for n in leaving)  # they go before anything is looked for
         handover, extra, missing = ([], [], []) if at_once else self._wanted_moves(topology, present)
         handover = handover + self.led_by(topology, leaving) if leaving else handover
-        go, lightly = {"leaving " + ", ".join(leaving): bool(leaving)}, self._may_go(topology, leaving, noted)
+        lightly, all_fence = self._may_go(topology, leaving, noted), self.all_fence(topology)
         baseline, reset = self._orders.standing(topology)
         namespaces, groups = self._orders.namespaces.standing(topology)
         placed, migrations = places_anew(topology.namespaces, namespaces), self._orders.of_migrations(topology)
+        doubted = self._doubted(topology) if all_fence else {}
         slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
-        by_step = {
-            "joining " + ", ".join(c.node for c in joins): bool(joins),
-            "namespaces change: " + ", ".join(namespaces): bool(namespaces) and not placed,
-            "the operator's word on migrations": migrations is not None,
-        } | (go if lightly else {})
-        stops = {
-            "lost " + ", ".join(lost): bool(lost),
-            "the baseline changes": baseline is not None,
-            "copies of their own: " + ", ".join(namespaces): placed,
-            "lost partitions begin again": bool(reset),
-            "too slow: " + ", ".join(slow): bool(slow),
-            "not whole: " + ", ".join(self.emptied): bool(self.emptied),
-            "an exchange that did not end": bool(self.frozen) or core.frozen,
-        } | ({} if lightly else go)
-        soon = self._better(handover, extra, missing)
-        now = stops | by_step
+        due = {  # reason -> whether it holds, and whether everybody has to stop for it
+            "lost " + ", ".join(lost): (bool(lost), True),
+            "lost partitions begin again": (bool(reset), True),
+            "too slow: " + ", ".join(slow): (bool(slow), True),
+            "not whole: " + ", ".join(self.emptied): (bool(self.emptied), not doubted),
+            "an exchange that did not end": (bool(self.frozen) or core.frozen, True),
+            "the baseline changes": (baseline is not None, not (all_fence and may_be(topology, baseline or ()))),
+            "joining " + ", ".join(c.node for c in joins): (bool(joins), False),
+            "namespaces change: " + ", ".join(namespaces): (bool(namespaces), bool(groups) or (placed and not all_fence)),
+            "the operator's word on migrations": (migrations is not None, False),
+            "leaving " + ", ".join(leaving): (bool(leaving), not lightly),
+        }
+        now = {reason: stops for reason, (holds, stops) in due.items() if holds}
+        soon = [reason for reason, holds in self._better(handover, extra, missing).items() if holds]
         ordered = baseline is not None or migrations is not None or bool(namespaces or reset)
-        all_whole = self._steps.complete and not any(now.values())
+        all_whole = self._steps.complete and not now
         return Intent(
             alive,
             handover=sorted(set(handover)),
@@ -104,10 +108,11 @@ class Reasons:
             surplus=extra,
             missing=missing,
             joins=joins,
-            by_step=not any(stops.values()),
+            doubted=doubted,
+            by_step=not any(now.values()),
             leaving=leaving,
-            reason="; ".join(reason for reason, holds in (now | soon).items() if holds),
-            can_wait=not any(now.values()),
+            reason="; ".join([*now, *soon]),
+            can_wait=not now,
             gathers=not (lost or ordered or all_whole or (leaving and lightly) or _all_are_back(topology, joins, names)),
         )
 
@@ -119,16 +124,34 @@ class Reasons:
         """Whether all members know of steps by which somebody goes, and of ballots that stand without an exchange."""
         return all(m.node == self._core.node or self.lets_go.get(m.node) == m.incarnation for m in topology.members)
 
+    def all_fence(self, topology: Topology) -> bool:
+        """Whether all members know of steps that bring another baseline, other places of keys, or take a copy out."""
+        return all(m.node == self._core.node or self.fences.get(m.node) == m.incarnation for m in topology.members)
+
+    def _doubted(self, topology: Topology) -> dict[int, list[NodeId]]:
+        """The copies that a step is to take out, by partition; none, where that takes more than a step."""
+        found: dict[int, list[NodeId]] = {}
+        for node, numbers in self.emptied.items():
+            if not numbers:
+                return {}
+            for number in numbers:
+                placement = topology.placements[number] if number < len(topology.placements) else None
+                if placement is None or placement.lost or node == placement.owners[0]:
+                    return {}
+                if node in placement.in_sync:
+                    found.setdefault(number, []).append(node)
+        return found
+
     def all_serve(self, topology: Topology) -> bool:
         """Whether all who lead anything have said under this very map that they serve it."""
         if self._leaders is None or self._leaders[0] is not topology:
             self._leaders = topology, dict.fromkeys(p.owners[0] for p in topology.placements if not p.lost)
         return all(self.serves.get(node) == topology.version for node in self._leaders[1])
 
-    def led_by(self, topology: Topology, nodes: list[NodeId]) -> list[int]:
+    def led_by(self, topology: Topology, nodes: Sequence[NodeId]) -> list[int]:
         """The partitions that these lead; looked for once in each map."""
-        if self._led is None or self._led[0] is not topology or self._led[1] != nodes:
-            self._led = topology, nodes, led_by(topology, nodes)
+        if self._led is None or self._led[0] is not topology or self._led[1] != list(nodes):
+            self._led = topology, list(nodes), led_by(topology, nodes)
         return list(self._led[2])
 
     def _better(self, handover: list[int], extra: list[int], missing: list[int]) -> dict[str, bool]:
@@ -159,8 +182,10 @@ class Reasons:
             vouched.setdefault(partition, []).append(node)
         handover = [] if topology.migrations.paused is not Paused.NOTHING else moves.handover(topology, vouched)
         leaders = dict.fromkeys(topology.placements[number].owners[0] for number in moves.surplus)
-        all_serve = all(self.serves.get(node) == topology.version for node in leaders)
-        return handover, moves.surplus if all_serve else [], moves.missing
+        if all(self.serves.get(node) == topology.version for node in leaders):
+            return handover, moves.surplus, moves.missing
+        kept = dict.fromkeys(moves.surplus)  # with the asynchronous copy that is made one would go that is to be asked yet
+        return handover, [], [number for number in moves.missing if number not in kept]
 
     def _find_moves(self, topology: Topology, present: list[NodeId]) -> Iterator[int]:
         """Look through the partitions, some at a time, for as long as nothing changes."""

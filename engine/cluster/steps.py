@@ -18,7 +18,7 @@ this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never, get_args
 
 from engine.cluster.attempt import Intent
@@ -41,7 +41,9 @@ from rebalance.steps import (
     may_join,
     moving_in,
     noting,
+    rebasing,
     stepped,
+    taking_out,
     worth_a_step,
 )
 from rebalance.table import Standing, Topology
@@ -169,6 +171,17 @@ class Steps(Rule):
         assert self.core.topology is not None
         self.begin(noting(self.core.topology, self.core.map_hash, nodes, self.sure()))
 
+    def rebase(self, baseline: Sequence[NodeId]) -> None:
+        """Have these be the baseline."""
+        assert self.core.topology is not None
+        self.begin(rebasing(self.core.topology, self.core.map_hash, baseline, self.sure()))
+
+    def take_out(self, doubted: Mapping[int, Sequence[NodeId]]) -> None:
+        """Have these copies in sync no more, or the first ones of very many."""
+        core = self.core
+        assert core.topology is not None
+        self.begin(taking_out(core.topology, core.map_hash, doubted, self.sure(), core.affinity))
+
     def let_go(self, nodes: Sequence[NodeId]) -> None:
         """Have these, who lead nothing any more, go; or the next of their copies, of very many."""
         core = self.core
@@ -247,8 +260,10 @@ class Steps(Rule):
         if told:
             core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
         self._adopt(attempt.step)
-        exchange.standing = attempt.ballot
-        exchange.held_by = {n: claim for n, claim in exchange.held_by.items() if n not in attempt.step.gone}
+        exchange.held_by = {
+            n: c for n, c in exchange.held_by.items() if n in core.topology.voters and n not in attempt.step.gone
+        }
+        exchange.standing = attempt.ballot if core.topology.carried_by(exchange.held_by) else None
 
     def switch(self, _: NewMap) -> None:
         """A map of a full exchange: what was vouched for under the one before is vouched for again."""

@@ -28,7 +28,9 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     than the slowest disk may take. `dropped`: namespaces that are being dropped or made, and of which I lead no row.
     `written`: some that are being made, and of which I lead one. `promoting`: by this map I am primary of partitions that I
     do not serve yet. `groups`: I know of namespaces that are in partitions of their own. `lets_go`: and of light steps by
-    which somebody goes, and of ballots that stand without an exchange.
+    which somebody goes, and of ballots that stand without an exchange. `fences`: and of those that bring another baseline
+    or other places of keys, or take a copy out. `anew`: partitions of which my copy is in sync by the map, and is to be
+    taken anew; some of them, if that is all that is not whole here.
     """
 
     version: Version
@@ -49,6 +51,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     written: list[Namespace] = msgspec.field(default_factory=list)
     groups: bool = False
     lets_go: bool = False
+    fences: bool = False
+    anew: list[Number] = msgspec.field(default_factory=list)
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

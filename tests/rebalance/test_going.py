@@ -30,15 +30,15 @@ from wal.records import Claim
 NODES = ("n1", "n2", "n3")
 
 
-def _life(node: NodeId, incarnation: int = 1) -> Candidate:
+def life(node: NodeId, incarnation: int = 1) -> Candidate:
     return Candidate(node, f"disk-{node}", incarnation, f"{node}:1", "")
 
 
-def _formed(nodes: Sequence[NodeId] = NODES, backups: int = 2, partitions: int = 6) -> Topology:
-    return first_topology("c", "test", partitions, backups, [_life(n) for n in nodes], in_turn)
+def formed(nodes: Sequence[NodeId] = NODES, backups: int = 2, partitions: int = 6) -> Topology:
+    return first_topology("c", "test", partitions, backups, [life(n) for n in nodes], in_turn)
 
 
-def _by(topology: Topology, step: Step | None) -> Topology:
+def by(topology: Topology, step: Step | None) -> Topology:
     """The map that a step makes, which fits."""
     assert step is not None
     assert fits(topology, 7, step)
@@ -47,7 +47,7 @@ def _by(topology: Topology, step: Step | None) -> Topology:
     return new
 
 
-class _Walk:
+class Walk:
     """Maps that follow each other by steps alone; of each fence, who led what, and who spoke under which name."""
 
     def __init__(self, topology: Topology) -> None:
@@ -57,7 +57,7 @@ class _Walk:
         self._look()
 
     def take(self, step: Step | None) -> None:
-        self.map = _by(self.map, step)
+        self.map = by(self.map, step)
         self._look()
 
     def _look(self) -> None:
@@ -77,7 +77,7 @@ class _Walk:
         assert self.map.member(node) is None
 
     def come(self, node: NodeId, incarnation: int) -> None:
-        self.take(light_step(self.map, 7, {}, (), in_turn, joins=[_life(node, incarnation)]))
+        self.take(light_step(self.map, 7, {}, (), in_turn, joins=[life(node, incarnation)]))
         vouched = {n: {node: p.owners[0]} for n, p in enumerate(self.map.placements) if node in p.owners}
         self.take(light_step(self.map, 7, vouched, (), in_turn))
         better = better_of(self.map, [m.node for m in self.map.members], in_turn)
@@ -88,12 +88,12 @@ class _Walk:
 def test_by_one_fence_nobody_leads_a_partition_twice_and_a_name_is_of_one_life() -> None:
     """Each order in which four stops are done to three nodes, each of which comes back before the next one, or after it."""
     for stops in product(NODES, repeat=4):
-        walk = _Walk(_formed())
+        walk = Walk(formed())
         for times, node in enumerate(stops, 2):
             walk.go(node)
             assert all(p.in_sync == p.owners and len(p.owners) == 2 for p in walk.map.placements)
             walk.come(node, times)
-            assert [p.owners for p in walk.map.placements] == [p.owners for p in _formed().placements]
+            assert [p.owners for p in walk.map.placements] == [p.owners for p in formed().placements]
         for (fence, number), reigns in walk.led.items():
             assert len({node for node, _ in reigns}) == len(reigns), f"{stops}: partition {number} by {fence}: {reigns}"
         for (fence, node), lives in walk.lives.items():
@@ -102,10 +102,10 @@ def test_by_one_fence_nobody_leads_a_partition_twice_and_a_name_is_of_one_life()
 
 def test_where_copies_are_when_one_has_gone_is_what_a_full_exchange_says() -> None:
     for node in ("n1", "n2", "n3", "n4"):
-        old = _formed(("n1", "n2", "n3", "n4"), backups=1, partitions=8)
-        walk = _Walk(old)
+        old = formed(("n1", "n2", "n3", "n4"), backups=1, partitions=8)
+        walk = Walk(old)
         walk.go(node)
-        here = [_life(m.node) for m in old.members]
+        here = [life(m.node) for m in old.members]
         lives = {c.node: Life(c.allocation, c.incarnation, 0) for c in here}
         singles = {n: SingleMap(old.version, Ballot(1, "n1"), life, [], [], []) for n, life in lives.items()}
         led = led_by(old, [node])
@@ -122,33 +122,33 @@ def test_where_copies_are_when_one_has_gone_is_what_a_full_exchange_says() -> No
 
 
 def test_a_fence_begins_with_who_is_noted_and_with_who_comes_back_under_the_one_that_let_it_go() -> None:
-    old = _formed()
-    noted = _by(old, noting(old, 7, ["n3"], (Claim("n1", "disk-n1", 1, 40),)))
+    old = formed()
+    noted = by(old, noting(old, 7, ["n3"], (Claim("n1", "disk-n1", 1, 40),)))
     assert (noted.version, noted.fence) == (Version(1, 1), Version(1, 1))
     assert noted.placements == old.placements
     assert [c.durable_lsn for c in noted.claims] == [40], "where the promises lie goes into the map"
     assert (going(old), going(noted)) == ([], ["n3"])
     assert (never_gone(old), never_gone(noted)) == (True, False)
-    moved = _by(noted, handover_step(noted, 7, led_by(noted, ["n3"]), (), in_turn))
-    gone = _by(moved, letting_go(moved, 7, ["n3"], (), in_turn))
+    moved = by(noted, handover_step(noted, 7, led_by(noted, ["n3"]), (), in_turn))
+    gone = by(moved, letting_go(moved, 7, ["n3"], (), in_turn))
     assert (gone.version, gone.fenced) == (Version(2, 0), noted.version)
     assert (going(gone), has_gone(gone, "n3"), never_gone(gone)) == ([], True, False)
     assert gone.listed == {"n3#disk-n3": (1, moved.version)}
     assert (all_stay(noted, moved), all_stay(moved, gone)) == (True, False)
-    new = _by(gone, light_step(gone, 7, {}, (), in_turn, joins=[_life("n4")]))
+    new = by(gone, light_step(gone, 7, {}, (), in_turn, joins=[life("n4")]))
     assert new.fenced == noted.version, "it was nobody under this fence"
-    back = _by(new, light_step(new, 7, {}, (), in_turn, joins=[_life("n3", 2)]))
+    back = by(new, light_step(new, 7, {}, (), in_turn, joins=[life("n3", 2)]))
     assert back.fence == back.version
     assert back.listed == {}
     assert not all_stay(moved, back), "whoever has missed both finds another life under the name"
-    another = _by(gone, noting(gone, 7, ["n2"], ()))
+    another = by(gone, noting(gone, 7, ["n2"], ()))
     assert not has_gone(another, "n3"), "that was under another fence"
 
 
 def test_nothing_moves_to_who_is_about_to_go_and_no_copy_is_made_there() -> None:
-    old = _formed(("n1", "n2", "n3", "n4"), backups=1)
-    noted = _by(old, noting(old, 7, ["n1"], ()))
-    moved = _by(noted, handover_step(noted, 7, led_by(noted, ["n1"]), (), in_turn))
+    old = formed(("n1", "n2", "n3", "n4"), backups=1)
+    noted = by(old, noting(old, 7, ["n1"], ()))
+    moved = by(noted, handover_step(noted, 7, led_by(noted, ["n1"]), (), in_turn))
     assert handover_step(moved, 7, range(6), (), in_turn) is None
     fewer = letting_go(moved, 7, ["n1"], (), in_turn)
     halfway = stepped(moved, msgspec.structs.replace(fewer, placements=fewer.placements[:1], gone=[]))
@@ -158,8 +158,8 @@ def test_nothing_moves_to_who_is_about_to_go_and_no_copy_is_made_there() -> None
 
 
 def test_of_very_many_copies_some_go_with_each_step_and_it_with_the_last() -> None:
-    old = _formed(partitions=2 * PARTITIONS_AT_ONCE + 1)
-    walk = _Walk(old)
+    old = formed(partitions=2 * PARTITIONS_AT_ONCE + 1)
+    walk = Walk(old)
     walk.take(noting(old, 7, ["n3"], ()))
     while led := led_by(walk.map, ["n3"]):
         walk.take(handover_step(walk.map, 7, led, (), in_turn))
@@ -172,7 +172,7 @@ def test_of_very_many_copies_some_go_with_each_step_and_it_with_the_last() -> No
 
 
 def test_who_cannot_be_spared_is_not_noted() -> None:
-    old = _formed()
+    old = formed()
 
     def with_first(**changes: object) -> Topology:
         first = msgspec.structs.replace(old.placements[0], **changes)
@@ -189,9 +189,9 @@ def test_who_cannot_be_spared_is_not_noted() -> None:
 
 
 def test_a_step_that_lets_go_whom_it_may_not_does_not_fit() -> None:
-    old = _formed()
-    noted = _by(old, noting(old, 7, ["n3"], ()))
-    moved = _by(noted, handover_step(noted, 7, led_by(noted, ["n3"]), (), in_turn))
+    old = formed()
+    noted = by(old, noting(old, 7, ["n3"], ()))
+    moved = by(noted, handover_step(noted, 7, led_by(noted, ["n3"]), (), in_turn))
     step = letting_go(moved, 7, ["n3"], (), in_turn)
     changed: Mapping[str, object]
     assert fits(moved, 7, step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from rebalance.messages import SingleMap
 from rebalance.moves import Kind, better_of, is_short, moves, order_of_work
 from rebalance.namespaces import NamespaceSettings, Stands
 from rebalance.plan import Change, first_topology, next_topology
-from rebalance.steps import Step, fits, light_step
+from rebalance.steps import Step, fits, light_step, stepped
 from rebalance.table import Candidate, Group, Placement, Topology, decode, encode
 from tests.support.maps import a_map, grouped
 from wal.ids import Ballot, Version, partition_of
@@ -127,16 +128,25 @@ def test_a_member_that_goes_leaves_every_group_short_by_its_own_measure() -> Non
     assert order_of_work(after, short) == sorted(short, key=lambda n: (len(after.placements[n].in_sync), n))
 
 
-def test_no_step_says_where_the_keys_of_a_namespace_are() -> None:
+def test_a_step_that_says_where_the_keys_of_a_namespace_are_begins_a_fence_and_brings_no_group() -> None:
     old = with_groups()
     settings = NamespaceSettings(ttl_ms=7)
     step = Step(old.version, 7, [], [], namespaces={"acc": settings})
     assert fits(old, 7, step)
-    for elsewhere in (
-        msgspec.structs.replace(settings, group=1),
-        msgspec.structs.replace(settings, stands=Stands.MAKING, to=msgspec.structs.replace(settings, group=1)),
-    ):
-        assert not fits(old, 7, msgspec.structs.replace(step, namespaces={"acc": elsewhere}))
+    assert stepped(old, step).fence == old.version
+
+    def elsewhere(group: int) -> Iterator[Step]:
+        for said in (
+            msgspec.structs.replace(settings, group=group),
+            msgspec.structs.replace(settings, stands=Stands.MAKING, to=msgspec.structs.replace(settings, group=group)),
+        ):
+            yield msgspec.structs.replace(step, namespaces={"acc": said})
+
+    there = len(old.all_groups)
+    for anew in elsewhere(there - 1):
+        assert fits(old, 7, anew)
+        assert stepped(old, anew).fence == anew.version
+    assert not any(fits(old, 7, anew) for anew in (*elsewhere(there), *elsewhere(-1))), "there is no such group"
 
 
 def test_a_group_comes_empty_in_the_epoch_of_nobody_and_moves_nothing_of_another() -> None:

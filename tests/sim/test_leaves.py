@@ -44,7 +44,7 @@ def _count(rule: Rule) -> bool:
     return False
 
 
-def _stopped(stage: Stage, name: NodeId) -> int:
+def stopped(stage: Stage, name: NodeId) -> int:
     node = stage[name].node
     assert node is not None
     return node.core.maps.stopped
@@ -66,10 +66,10 @@ def test_a_node_goes_by_steps_only_where_all_members_know_of_them(older: str, *,
             stage.left_out("n3")
             stage.start("n3")
             stage.until(lambda: stage.primary(2, "n3"), "n3 is back")
-        stopped = _stopped(stage, "n2")
+        before = stopped(stage, "n2")
         _leave(stage, "n3")
         stage.until(lambda: stage.primary(2, "n1"), "n1 leads what n3 did")
-        assert (_stopped(stage, "n2") > stopped) == bool(older), "a full exchange stops everybody"
+        assert (stopped(stage, "n2") > before) == bool(older), "a full exchange stops everybody"
         assert stage.get(key(2)) == b"first"
         stage.curtain()
 
@@ -77,11 +77,11 @@ def test_a_node_goes_by_steps_only_where_all_members_know_of_them(older: str, *,
 def test_who_is_of_an_earlier_version_does_not_come_back_by_a_step_where_somebody_has_gone() -> None:
     with Stage(lambda machine: _older("n3")(machine) if machine.boot > 1 else None) as stage:
         _leave(stage, "n3")
-        assert not _stopped(stage, "n2")
+        assert not stopped(stage, "n2")
         stage.until(lambda: not stage["n3"].up, "n3 has ended")
         stage.start("n3")
         stage.until(lambda: stage.listed("n3"), "n3 is let in")
-        stage.until(lambda: _stopped(stage, "n2") > 0, "by a full exchange")
+        stage.until(lambda: stopped(stage, "n2") > 0, "by a full exchange")
         stage.curtain()
 
 
@@ -97,7 +97,7 @@ def test_nobody_goes_without_whose_promise_the_ballot_would_not_stand() -> None:
         stage.left_out("n3")
         assert asked.caught, "it was promised once more, by all who are there"
         assert sorted(first.exchange.held_by) == ["n1", "n2"]
-        assert not _stopped(stage, "n2")
+        assert not stopped(stage, "n2")
         stage.curtain()
 
 
@@ -113,7 +113,7 @@ def test_where_something_was_accepted_a_full_exchange_proposes_it() -> None:
 
     with Stage(plant) as stage:
         _leave(stage, "n3")
-        assert _stopped(stage, "n2")
+        assert stopped(stage, "n2")
         stage.curtain()
 
 
@@ -125,7 +125,7 @@ def test_two_go_at_once() -> None:
         stage.world.command(stage["n4"], "stop")
         stage.left_out("n1")
         stage.left_out("n4")
-        assert not _stopped(stage, "n2")
+        assert not stopped(stage, "n2")
         assert stage.get(key(0)) == b"1"
         stage.curtain()
 

@@ -1,0 +1,157 @@
+"""Steps that begin a fence: another baseline, other places of keys, a copy that is taken out; who has to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from engine.client.calls import PutCall
+from engine.client.namespaces import AskNodes
+from engine.messages import Heartbeat
+from rebalance.namespaces import NOT_SAID, Stands
+from rebalance.partition import Role
+from rebalance.ports import MS
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import around
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, key, told
+from tests.sim.test_leaves import stopped
+from wal.ids import NO_VERSION, NodeId
+
+OLDER = ["", "n2"]
+IDS = ["all-know", "one-does-not"]
+
+
+def older(name: NodeId) -> Callable[[Machine], None]:
+    """A node that does not say that it knows of such steps, like a version that has no word for it."""
+
+    def plant(machine: Machine) -> None:
+        assert machine.node is not None
+        if machine.name == name:
+
+            def send(original: Callable[..., None], to: Any, message: Any) -> None:
+                said = isinstance(message, Heartbeat)
+                original(to, msgspec.structs.replace(message, fences=False, anew=[]) if said else message)
+
+            around(machine.node.core, "send", send)
+
+    return plant
+
+
+def order(stage: Stage, command: str, at: NodeId = "n1", **arguments: list[str]) -> None:
+    stage.world.command(stage[at], command, arguments)
+
+
+def baseline(stage: Stage) -> tuple[NodeId, ...]:
+    node = stage["n1"].node
+    assert node is not None
+    assert node.core.topology is not None
+    return node.core.topology.baseline
+
+
+@pytest.mark.parametrize("name", OLDER, ids=IDS)
+def test_another_baseline_comes_by_a_step_only_where_all_members_know_of_them(name: str) -> None:
+    with Stage(older(name), nodes=4) as stage:
+        stage.put(key(3), b"first")
+        stage.wait(1_000)
+        before = stopped(stage, "n2")
+        order(stage, "baseline", nodes=["n1", "n2", "n3"], yes=[])
+        stage.until(lambda: baseline(stage) == ("n1", "n2", "n3"), "the baseline is another one")
+        stage.until(lambda: stage.primary(3, "n1"), "n1 leads what n4 did")
+        assert (stopped(stage, "n2") > before) == bool(name), "a full exchange stops everybody"
+        assert stage.get(key(3)) == b"first"
+        stage.curtain()
+
+
+def test_nobody_promised_the_next_voters_anything_and_so_they_are_asked() -> None:
+    """n1 alone is the baseline, and its ballot stands by its own promise; with three voters that is no majority."""
+    with Stage(None) as stage:
+        stage.wait(1_000)
+        first = stage["n1"].node
+        assert first is not None
+        order(stage, "baseline", nodes=["n1"], yes=[])
+        stage.until(lambda: baseline(stage) == ("n1",), "n1 is alone")
+        stage.rest()
+        assert list(first.exchange.held_by) == ["n1"]
+        unasked = stage.lose("lead-steps")
+        order(stage, "baseline", nodes=["n1", "n2", "n3"], yes=[])
+        stage.until(lambda: len(baseline(stage)) == 3, "all are")
+        assert first.exchange.standing is None
+        stage.end(unasked)
+        stage.rest()
+        assert not stopped(stage, "n2") or unasked.caught
+        stage.curtain()
+
+
+def _give(stage: Stage, name: str, *, drop: bool = False) -> None:
+    node = stage["n1"].node
+    assert node is not None
+    seen = node.core.namespaces.get(name, NOT_SAID).since
+    arguments = {"name": [name], "seen": [str(seen)], "ttl_ms": ["0"]} | ({"drop": [""]} if drop else {"backups": ["0"]})
+    asked = stage.begin(stage.client.call(AskNodes(arguments), timeout_ns=ANSWER_NS))
+    stage.until(lambda: asked.done, "the order is answered")
+    assert asked.failure is None
+    stage.until(lambda: all(_stands(stage, at, name) for at in ("n1", "n2", "n3")), "it is carried out")
+
+
+def _stands(stage: Stage, at: NodeId, name: str) -> bool:
+    node = stage[at].node
+    said = node.core.namespaces.get(name, NOT_SAID) if node is not None else NOT_SAID
+    return said.since != NO_VERSION and said.usable
+
+
+def _put(stage: Stage, name: str) -> None:
+    client = stage.client
+    done = stage.begin(client.call(PutCall(client.new_tx(), name, [key(1)], [b"v"]), timeout_ns=ANSWER_NS))
+    stage.until(lambda: told(done), "it is written")
+
+
+@pytest.mark.parametrize("name", OLDER, ids=IDS)
+def test_where_there_is_the_group_a_namespace_gets_copies_of_its_own_and_ends_without_stopping_anybody(name: str) -> None:
+    with Stage(older(name)) as stage:
+        stage.wait(1_000)
+        _give(stage, "first")
+        assert stopped(stage, "n2"), "the group came with it"
+        stage.rest()
+        before = stopped(stage, "n2")
+        _give(stage, "second")
+        node = stage["n3"].node
+        assert node is not None
+        assert node.core.namespaces["second"].group == 1
+        _put(stage, "second")
+        stage.wait(100)
+        _give(stage, "second", drop=True)
+        stage.until(lambda: node.core.namespaces["second"].stands is Stands.DROPPED, "it is gone")
+        assert node.core.namespaces["second"].group == 0
+        _put(stage, "second")
+        assert (stopped(stage, "n2") > before) == bool(name)
+        stage.curtain()
+
+
+@pytest.mark.parametrize("name", OLDER, ids=IDS)
+def test_a_copy_that_is_wrong_goes_out_by_a_step_only_where_all_members_know_of_them(name: str) -> None:
+    with Stage(older(name)) as stage:
+        stage.put(key(0), b"first")
+        stage.wait(1_000)
+        before = stopped(stage, "n2")
+        wrong = stage["n3"].node
+        assert wrong is not None
+        order(stage, "refetch", at="n3", fragments=[f"{NAMESPACE}/0"])
+        stage.until(lambda: wrong.core.local[0].role is Role.MOVING, "it is out", look_every=MS // 20)
+        stage.until(lambda: wrong.core.local[0].in_sync, "it is whole again")
+        assert (stopped(stage, "n2") > before) == bool(name)
+        assert stage.get(key(0)) == b"first"
+        stage.curtain()
+
+
+def test_a_primary_whose_copy_is_wrong_takes_a_full_exchange() -> None:
+    with Stage(None) as stage:
+        stage.put(key(0), b"first")
+        stage.wait(1_000)
+        order(stage, "refetch", at="n1", fragments=[f"{NAMESPACE}/0"])
+        stage.until(lambda: stage.primary(0, "n2"), "another one leads")
+        assert stopped(stage, "n3")
+        stage.until(lambda: stage.primary(0, "n1"), "it is whole again")
+        stage.curtain()
