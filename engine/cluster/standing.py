@@ -13,8 +13,6 @@ by it but who leads. Where something was accepted, and may be decided, a full ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
 from engine.messages import Follows, LeadSteps, Refuse
@@ -68,10 +66,14 @@ class Standing:
         """A step found no majority: a full exchange is next."""
         self.exchange.standing, self._tried_after = None, self.core.version
 
-    def stands_without(self, nodes: Sequence[NodeId]) -> bool:
-        """Whether the ballot that stands does so without the promises of these."""
-        assert self.core.topology is not None
-        return self.core.topology.carried_by([n for n in self.exchange.held_by if n not in nodes])
+    def goes_on(self, ballot: Ballot) -> None:
+        """A step was decided under it: it stands on where a majority of those who vote now is among the members by whose
+        promises it did; else all are asked anew."""
+        exchange, topology = self.exchange, self.core.topology
+        assert topology is not None
+        vote = [m.node for m in topology.members if m.node in topology.voters]
+        exchange.held_by = {node: claim for node, claim in exchange.held_by.items() if node in vote}
+        exchange.standing = ballot if topology.carried_by(exchange.held_by) else None
 
     def _ask(self) -> None:
         core, asking = self.core, self._asking

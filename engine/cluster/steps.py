@@ -244,7 +244,7 @@ class Steps(Rule):
 
     def on_accept(self, sender: NodeId, message: AcceptStep) -> None:
         """Count an accept; a majority commits."""
-        core, attempt, exchange = self.core, self._attempt, self.exchange
+        core, attempt = self.core, self._attempt
         if attempt is None or not self.under_way or (message.after, message.ballot) != (core.version, attempt.ballot):
             return
         assert core.topology is not None
@@ -260,10 +260,7 @@ class Steps(Rule):
         if told:
             core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
         self._adopt(attempt.step)
-        exchange.held_by = {
-            n: c for n, c in exchange.held_by.items() if n in core.topology.voters and n not in attempt.step.gone
-        }
-        exchange.standing = attempt.ballot if core.topology.carried_by(exchange.held_by) else None
+        self.ballot.goes_on(attempt.ballot)
 
     def switch(self, _: NewMap) -> None:
         """A map of a full exchange: what was vouched for under the one before is vouched for again."""

@@ -133,7 +133,7 @@ class Core:
 
     def go_on_under(self, topology: Topology) -> None:
         """The next map is there."""
-        self.maps.note(self.now if self.frozen else None, light=self.fence == topology.fenced)
+        self.maps.note(self.now if self.frozen else None, light=topology.fence != NO_VERSION)
         self.frozen = False
 
     def place(self, namespace: Namespace, key: bytes) -> int:

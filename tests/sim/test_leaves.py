@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine.messages import Follows, Heartbeat, Join, kind_of
+from rebalance.ports import MS
 from tests.sim.machine import Machine
 from tests.sim.network import Rule
 from tests.sim.planted.fault import around
@@ -85,16 +86,19 @@ def test_who_is_of_an_earlier_version_does_not_come_back_by_a_step_where_somebod
         stage.curtain()
 
 
-def test_nobody_goes_without_whose_promise_the_ballot_would_not_stand() -> None:
+def test_with_him_by_whose_promise_it_stood_the_ballot_goes_and_all_are_asked_anew() -> None:
     with Stage(None) as stage:
         first = stage["n1"].node
         assert first is not None
         stage.wait(1_000)
         stage.world.command(stage["n3"], "stop")
-        stage.until(lambda: bool(first.exchange.held_by), "a ballot stands")
+        stage.until(lambda: bool(first.exchange.held_by), "a ballot stands", look_every=MS // 20)
         first.exchange.held_by.pop("n2")  # as if it had come by a step since
-        asked = _said(stage, "lead-steps")
         stage.left_out("n3")
+        assert first.exchange.standing is None
+        asked = _said(stage, "lead-steps")
+        stage.start("n3")
+        stage.until(lambda: stage.listed("n3"), "n3 is back")
         assert asked.caught, "it was promised once more, by all who are there"
         assert sorted(first.exchange.held_by) == ["n1", "n2"]
         assert not stopped(stage, "n2")
