@@ -4,9 +4,10 @@ A checkpoint is the node as it was at one LSN. The rows that changed are frozen 
 node knows of itself is encoded then; but to encode the state of every fragment that changed takes longer than a turn may,
 so it is done in pieces, and the node goes on in between.
 
-It is one state all the same, because **what is about to change and not encoded yet is encoded first** (`keep`): each state
-is encoded as it was at the LSN, whenever that is. A state of later would not do, although to apply twice does no harm: its
-counters would know updates whose rows were not frozen, and replaying these would pass them over, row and all.
+It is one state all the same, because **what is about to change and not encoded yet is encoded first** (`keep`), or, of a
+partition, taken down: each state is encoded as it was at the LSN, whenever that is. A state of later would not do, although
+to apply twice does no harm: its counters would know updates whose rows were not frozen, and replaying these would pass them
+over, row and all.
 
 Nothing of it is on disk, and nothing rests on it, before the last piece is there: whoever crashes in between comes back
 from the checkpoint before and from the log, which is trimmed only when the next one is written.
@@ -23,7 +24,7 @@ from engine.state.node_image import version_in
 from engine.state.rows import drop_tombstones
 from engine.state.store import CheckpointImage, LayeredStore
 from rebalance.fragment import FragmentState
-from rebalance.image import image_of, partition_image
+from rebalance.image import PartitionImage, image_of, partition_image
 from rebalance.partition import PartitionState
 from wal.ids import COUNTER_MAX, Fragment
 
@@ -34,6 +35,8 @@ LOOKED_AT_ONCE = 32
 LOOKED_OF_WORK = 4
 KEYS_OF_WORK = 16
 """So many keys of a state that is encoded are as much work as the state; and so many answers of a partition."""
+BYTES_OF_WORK = 16 << 10
+"""And so many bytes, where something is prepared: that is in it with its values."""
 
 
 class Changes:
@@ -48,6 +51,7 @@ class Changes:
         self._image: CheckpointImage | None = None  # that is not whole
         self._fragments_left: dict[Fragment, FragmentState | None] = {}
         self._partitions_left: dict[int, PartitionState] = {}
+        self._partitions_taken: dict[int, PartitionImage] = {}  # as they were, and not encoded yet
 
     # Before a state changes.
 
@@ -84,9 +88,10 @@ class Changes:
             self._store_fragment(name)
 
     def keep_partition(self, number: int) -> None:
-        """The same for a partition."""
-        if number in self._partitions_left:
-            self._store_partition(number)
+        """The same for a partition. What is prepared there may be large, so only what it refers to is taken down now."""
+        state = self._partitions_left.pop(number, None)
+        if state is not None:
+            self._partitions_taken[number] = partition_image(state.epoch, state.prepared.values(), state.results)
 
     def _encode(self, state: FragmentState) -> tuple[bytes, int]:
         image = image_of(state, partial(version_in, self._store.get, state.name))
@@ -136,8 +141,11 @@ class Changes:
             if name in self._fragments_left:
                 yield self._store_fragment(name)
         for number in list(self._partitions_left):
-            if number in self._partitions_left:
+            self.keep_partition(number)
+            if number in self._partitions_taken:
                 yield self._store_partition(number)
+        for number in list(self._partitions_taken):
+            yield self._store_partition(number)
         self._image = None
 
     def _store_fragment(self, name: Fragment) -> int:
@@ -152,8 +160,8 @@ class Changes:
     def _store_partition(self, number: int) -> int:
         assert self._image is not None
         self.encoded += 1
-        state = self._partitions_left.pop(number)
-        image = partition_image(state.epoch, state.prepared.values(), state.results)
-        self._image.partitions[number] = msgspec.msgpack.encode(image)
+        image = self._partitions_taken.pop(number)
+        encoded = self._image.partitions[number] = msgspec.msgpack.encode(image)
         keys = sum(len(write.keys) for prepare in image.prepared for write in prepare.writes)
-        return 1 + (len(image.results) + keys) // KEYS_OF_WORK
+        work = 1 + (len(image.results) + keys) // KEYS_OF_WORK
+        return work + len(encoded) // BYTES_OF_WORK if image.prepared else work

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.state.ahead import AllAhead, work_out
+from engine.state.freezing import BYTES_OF_WORK
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
-from rebalance.image import image_of
+from rebalance.image import PartitionImage, image_of
 from rebalance.partition import PartitionState
 from wal import records as r
 from wal.counters import CounterError
@@ -305,3 +306,23 @@ def test_what_was_worked_out_after_another_history_comes_to_what_is_so_after_thi
     assert ahead.fragments["n", 3].digest == plain.fragments["n", 3].digest
     elsewhere.apply_write(write)
     assert elsewhere.fragments["n", 3].digest != plain.fragments["n", 3].digest
+
+
+def test_what_is_prepared_is_taken_down_when_it_ends_and_encoded_by_its_bytes() -> None:
+    """Of a large transaction much ends in one turn: what a checkpoint has to keep of it is not encoded in that."""
+    replica = Replica(LayeredStore(MemoryStore()))
+    for number in PARTITIONS:
+        write = r.Write("acc", number, 1, 0, [b"a"], [bytes(1 << 20)], tx=b"t" * 16)
+        replica.apply(r.EpochStart(number, 1, []))
+        replica.apply(r.Prepare(b"t" * 16, number, 1, [write], [], list(PARTITIONS), 3))
+    image = replica.freeze(7, [])
+    encoded = replica.changes.encoded
+    for number in PARTITIONS:
+        replica.apply(r.Outcome(b"t" * 16, number, 1, True, [("acc", 0, 1)]))
+        assert not replica.partition(number).prepared
+    assert replica.changes.encoded - encoded == len(PARTITIONS), "the fragments, and no partition"
+    works = [work for work in replica.changes.pieces() if work >= (1 << 20) // BYTES_OF_WORK]
+    assert len(works) == len(PARTITIONS), "one of them is as much as a turn has room for, and more"
+    for number in PARTITIONS:
+        kept = msgspec.msgpack.decode(image.partitions[number], type=PartitionImage)
+        assert [prepare.tx for prepare in kept.prepared] == [b"t" * 16], "as it was"
