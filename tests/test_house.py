@@ -49,6 +49,7 @@ DOING = {
         "blocking_snapshots",
         "snapshots",
         "codecs",
+        "deciding",
         "inside",
         "keeping",
         "leases",

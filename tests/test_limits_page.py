@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import engine
-from engine.client.batches import TRANSACTION_BYTES_MAX
 from engine.cluster.namespaces import GROUPS_MAX
 from engine.host.transport import CLIENTS_MAX
-from engine.protocol.limits import KEYS_MAX
+from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from engine.turn.desk import PARKED_BYTES_MAX
 from engine.turn.settings import Settings
 from rebalance.table import BACKUPS_MAX
@@ -30,7 +29,12 @@ def _many(db: Database, count: int, size: int = 0) -> None:
 
 def _transaction(db: Database) -> None:
     with db.transaction() as tx:
-        tx.namespace("a").put_many({b"%d" % number: bytes(MIB) for number in range(33)})
+        tx.namespace("a").put_many(dict.fromkeys((b"%d" % number for number in range(257)), bytes(MIB)))
+
+
+def _in_one_partition(db: Database) -> None:
+    with db.transaction() as tx:
+        tx.namespace("a").put_many(dict.fromkeys((b"{t}%d" % number for number in range(33)), bytes(MIB)))
 
 
 def _waits(db: Database) -> None:
@@ -60,6 +64,7 @@ REACHED: dict[str, Callable[[Database], object]] = {
     "a number that is incremented": lambda db: db.namespace("a").increment(b"n", by=1, initial=(1 << 63) - 1),
     "a batch (`put_many`, `delete_many`)": lambda db: _many(db, KEYS_MAX + 1),
     "what one transaction writes": _transaction,
+    "of that, in one partition, as its commit finds before it asks for anything": _in_one_partition,
     "the name of a namespace": lambda db: db.namespace("a/b"),
     "namespaces in a cluster": _crowds,
     "the label of a transaction": lambda db: db.transaction(label="x" * 201),
@@ -74,6 +79,7 @@ REACHED: dict[str, Callable[[Database], object]] = {
 TOLD_ELSEWHERE = {
     "numbers of backups in one cluster": (TABLE_MAX, GROUPS_MAX),
     "requests that wait for an exchange, in one node": (Settings().parked_max, PARKED_BYTES_MAX // MIB),
+    "what clients have said ahead of large transactions, in one node": (Settings().staged_bytes_max // MIB,),
     "what was overwritten and is kept for snapshots, in one node": (Settings().cut_bytes_max // MIB,),
     "clients of one node": (CLIENTS_MAX,),
     "how long an answer is kept for a client that is silent": (Settings().result_retention_ms // 60_000,),
@@ -101,7 +107,8 @@ def test_a_limit_is_what_the_page_says(db: Database, what: str, limit: str, erro
 def test_the_page_has_them_all() -> None:
     assert [row[0] for row in ROWS] == [*REACHED, *TOLD_ELSEWHERE]
     text = PAGE.read_text(encoding="utf-8")
-    assert TRANSACTION_BYTES_MAX == 32 * MIB
+    assert f"| {TRANSACTION_BYTES_MAX // MIB} MiB; {KEYS_MAX:,} keys |" in text
+    assert f"| {PART_BYTES_MAX // MIB} MiB |" in text
     assert VALUE_BYTES_MAX == 16 * MIB
     assert f"`namespaces_max`: {Settings().namespaces_max} " in text
     assert f"1 to {KEY_BYTES_MAX} bytes" in text

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from engine import errors
-from engine.protocol.limits import KEYS_MAX
+from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from rebalance.table import Topology
 from wal.ids import Namespace
 
 REQUEST_KEYS = 10_000
 REQUEST_BYTES = 16 << 20
 """A request is as large as this, unless the part of a single partition is larger."""
-PART_BYTES_MAX = 32 << 20
-"""Of one partition's part: it is one record of the log on every copy."""
+STAGED_ABOVE = 16 << 20
+"""What a transaction writes is said in pieces where it has more bytes."""
+PIECE_BYTES = 8 << 20
+"""Of each of these, unless a single value is larger."""
 
-TRANSACTION_BYTES_MAX = 32 << 20
-"""Of keys and values that one transaction writes: they are one message, and in each partition one record."""
+Writes: TypeAlias = list[tuple[Namespace, list[bytes], list[bytes | None]]]
+TimesToLive: TypeAlias = list[tuple[Namespace, bytes, int]]
 
 
 def grown(
@@ -40,6 +43,46 @@ def grown(
             "transaction"
         )
     return size
+
+
+def check_parts(written: Mapping[Namespace, Mapping[bytes, bytes | None]], topology: Topology | None, name: str) -> None:
+    """Raise UsageError if a transaction writes more in one partition than a record has, before anything of it is sent."""
+    assert topology is not None, "whoever knows its namespaces has seen a table"
+    sizes: dict[int, int] = {}
+    for namespace, values in written.items():
+        keys = list(values)
+        for number, key in zip(topology.places(namespace, keys), keys, strict=True):
+            sizes[number] = sizes.get(number, 0) + len(key) + len(values[key] or b"")
+    number = max(sizes, key=lambda number: sizes[number], default=-1)
+    if sizes.get(number, 0) > PART_BYTES_MAX:
+        raise errors.UsageError(
+            f"{sizes[number]} bytes of transaction {name} are in partition {number}: expected at most {PART_BYTES_MAX} in "
+            "one of them; nothing was written"
+        )
+
+
+def pieces_of(writes: Writes, ttls: TimesToLive, piece_bytes: int) -> Iterator[tuple[Writes, TimesToLive]]:
+    """What a transaction writes, cut into pieces of about so many bytes, in its order; each key with its time to live."""
+    lasting = {(namespace, key): ttl_ms for namespace, key, ttl_ms in ttls}
+    piece: Writes = []
+    theirs: TimesToLive = []
+    size = 0
+    for namespace, keys, values in writes:
+        began = False
+        for key, value in zip(keys, values, strict=True):
+            one = len(key) + len(value or b"")
+            if piece and size + one > piece_bytes:
+                yield piece, theirs
+                piece, size, theirs, began = [], 0, [], False
+            if not began:
+                piece.append((namespace, [], []))
+                began = True
+            piece[-1][1].append(key)
+            piece[-1][2].append(value)
+            if lasting and (namespace, key) in lasting:
+                theirs.append((namespace, key, lasting[namespace, key]))
+            size += one
+    yield piece, theirs
 
 
 def batches_of(namespace: Namespace, writes: Mapping[bytes, bytes | None], topology: Topology) -> list[list[bytes]]:

@@ -49,6 +49,7 @@ class Call(ABC):
     error: errors.Error | None = None
     finished = False
     unanswered = False  # a request was sent whose fate is unknown
+    asked = True  # what was sent for it may take effect, and did not only prepare for that
     begun = False  # some of its items were done
     rest: Sequence[Item] = ()  # what the last answer did not reach
     waiter: object = None  # whoever waits for it; nothing here touches it
@@ -64,6 +65,10 @@ class Call(ABC):
     @abstractmethod
     def request(self, request_id: int, items: list[Item]) -> Request:
         """The request for items whose primary is one and the same node."""
+
+    def hear_refusal(self, code: str) -> None:
+        """It was refused for now, and is to be asked again."""
+        return
 
     @abstractmethod
     def take(self, items: list[Item], reply: Reply) -> None:

@@ -8,19 +8,30 @@ from typing import TypeAlias
 from msgspec import structs
 
 from engine import errors
+from engine.client.batches import PIECE_BYTES, STAGED_ABOVE, TimesToLive, Writes, pieces_of
 from engine.client.calls import Call, Item, unexpected
-from engine.protocol.requests import Check, CommitTx, Done, GetStatus, Reply, Request, Scanned, Status
+from engine.protocol.requests import Check, Code, CommitTx, Done, GetStatus, Reply, Request, Scanned, StageWrites, Status
+from engine.protocol.sizes import written_bytes
 from rebalance.table import Topology
 from wal.ids import Namespace, TxId
+from wal.probe import probe
 
 Tested: TypeAlias = tuple[Namespace, bytes, str, bytes | None, int, int]
 """A condition: (namespace, key, when, old, epoch, counter), as of a Swap."""
 
 
 class CommitCall(Call):
-    """Commit a transaction, at the primary of its first written key; `applied`: all its conditions held, and it was."""
+    """Commit a transaction, at the primary of its first written key; `applied`: all its conditions held, and it was.
+
+    What is too large for one request is staged there before, piece by piece: see `engine.transactions.staging`. `staged` is
+    how many pieces are, as far as this client knows.
+    """
 
     writes = True
+    staged = 0
+    _pieces: Sequence[tuple[Writes, TimesToLive]] = ()  # but for the first one, which travels with the commit
+    _saying = 0  # the piece that was said last; 0: the commit
+    _decided = 0
 
     def __init__(
         self,
@@ -36,13 +47,19 @@ class CommitCall(Call):
         labels_all: bool = False,
         conditions: Sequence[Tested] = (),
         ttls: list[tuple[Namespace, bytes, int]] | None = None,
+        size: int = 0,
+        at_once: int = STAGED_ABOVE,
     ) -> None:
+        """`size`: how many bytes it writes, if these may be many; of more than are said `at_once` pieces are staged."""
         self.conditions = list(conditions)
         self.applied = False
         self.tx = tx
         self.label = label
         self.labels_all = labels_all
-        self.ttls = ttls or []
+        self._first, self.ttls = writes, ttls or []
+        if size > at_once:
+            (self._first, self.ttls), *self._pieces = pieces_of(writes, self.ttls, min(at_once, PIECE_BYTES))
+            self.asked = False
         self.owner = owner
         self.optimistic = optimistic
         self.write_set = writes
@@ -51,13 +68,14 @@ class CommitCall(Call):
         self.prepare_only = prepare_only
         self.ends = not prepare_only
 
-    def only_partition(self, topology: Topology) -> int | None:
+    def only_partition(self, topology: Topology) -> int:
         """The decision partition."""
-        return self.decided_in(topology)
+        self._decided = self.decided_in(topology)
+        return self._decided
 
     def partitions(self, topology: Topology) -> list[int]:
         """The decision partition."""
-        return [self.decided_in(topology)]
+        return [self.only_partition(topology)]
 
     @property
     def first_written(self) -> tuple[Namespace, bytes]:
@@ -69,14 +87,35 @@ class CommitCall(Call):
         """Where its first written key is."""
         return topology.place(*self.first_written)
 
+    def _stage(self, request_id: int) -> Request:
+        self._saying = self.staged + 1
+        writes, ttls = self._pieces[self.staged]
+        size = sum(written_bytes(piece) for piece, _ in self._pieces)
+        return StageWrites(
+            request_id,
+            self.tx,
+            owner=self.owner,
+            partition=self._decided,
+            number=self._saying,
+            size=size,
+            writes=writes,
+            ttls=ttls,
+            within_ms=self.within_ms,
+        )
+
     def request(self, request_id: int, items: list[Item]) -> Request:
-        """Commit."""
+        """Commit; or stage the next piece."""
+        if self.staged < len(self._pieces):
+            return self._stage(request_id)
+        self._saying = 0
+        if not self.asked:
+            self.asked, self.unanswered = True, False  # of what was not answered before nothing comes
         return CommitTx(
             request_id,
             self.tx,
             owner=self.owner,
             optimistic=self.optimistic,
-            writes=self.write_set,
+            writes=self._first,
             locks=self.locks,
             reads=self.reads,
             prepare_only=self.prepare_only,
@@ -87,12 +126,22 @@ class CommitCall(Call):
             conditions=self.conditions,
             ttls=self.ttls,
             labels_all=self.labels_all,
+            staged=self.staged,
         )
 
+    def hear_refusal(self, code: str) -> None:
+        """Who decides it by now has not all that was staged."""
+        if code == Code.UNSTAGED:
+            probe("client.stages_again")
+            self.staged = 0
+
     def take(self, items: list[Item], reply: Reply) -> None:
-        """Note whether its conditions held."""
+        """Note whether its conditions held; or what is to be said next."""
         if not isinstance(reply, Done):
             raise unexpected(reply)
+        if self._saying:
+            self.staged, self.rest = self._saying, items
+            return
         self.applied = reply.applied
 
 

@@ -75,7 +75,7 @@ class Errand:
     def may_be_done(self) -> bool:
         """Whether a call that ends without an answer may have taken effect, or some of it."""
         call = self.call
-        return call.writes and bool(self.flights or call.unanswered or call.begun)
+        return call.writes and call.asked and bool(self.flights or call.unanswered or call.begun)
 
 
 class Elsewhere:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from engine.protocol.limits import KEYS_MAX
 from engine.protocol.requests import Scanned
+from engine.protocol.sizes import KEYS_MAX
 from rebalance.table import Topology
 from wal.ids import Namespace
 

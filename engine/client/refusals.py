@@ -24,6 +24,7 @@ ERRORS: dict[str, type[errors.Error]] = {
     Code.CORRUPTION: errors.CorruptionError,
     Code.SNAPSHOT_LOST: errors.SnapshotLost,
     Code.SNAPSHOT_TOO_OLD: errors.SnapshotTooOld,
+    Code.UNSTAGED: errors.Unavailable,
 }
 
 
@@ -36,7 +37,7 @@ def refused(errand: Errand, reply: Failed, *, awaited: bool) -> errors.Error | N
     """As what a call ends that was refused; None: it is to be tried again. `awaited`: its answer never came."""
     call = errand.call
     match reply.code:
-        case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM:
+        case Code.BUSY | Code.NOT_FORMED | Code.NO_QUORUM | Code.UNSTAGED:
             return None
         case Code.FORGOTTEN:
             return errors.CommitUnknown(reply.message)
@@ -45,7 +46,7 @@ def refused(errand: Errand, reply: Failed, *, awaited: bool) -> errors.Error | N
             return errors.CommitUnknown(reply.message)
         case Code.ANSWERED:
             return errors.AlreadyAnswered(reply.message)
-        case code if call.writes and call.unanswered and code != Code.CONFLICT:
+        case code if call.writes and call.asked and call.unanswered and code != Code.CONFLICT:
             # A conflict is recorded under the transaction's id. Any other refusal speaks of this attempt alone.
             probe("client.refused_after_no_answer")
             return errors.CommitUnknown(f"an earlier attempt was not answered; the last: {reply.message}")

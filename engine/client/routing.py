@@ -239,6 +239,7 @@ class Router:
         else:
             if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self.places.number >> MINOR_BITS:
                 self._want_table()  # somebody joined, left or failed
+            asked = errand.call.asked
             if not self._takes(errand, flight.items, reply):
                 return
             if errand.call.rest:
@@ -249,7 +250,7 @@ class Router:
             if not errand.flights and not errand.todo:
                 self._finish(errand)
             else:
-                errand.call.begun = True
+                errand.call.begun = asked
 
     def _takes(self, errand: Errand, items: list[Item], reply: Reply) -> bool:
         try:
@@ -288,6 +289,7 @@ class Router:
             self._fail(errand, error)
             return
         errand.hindered(f"{reply.code}: {reply.message}", reply.code)
+        errand.call.hear_refusal(reply.code)
         self._redo(errand, flight.items, stale=True)
 
     # The table.

@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from engine import errors
-from engine.client.batches import grown
+from engine.client.batches import STAGED_ABOVE, check_parts, grown
 from engine.client.calls import Call, GetCall, LockCall, UnlockCall
+from engine.client.deciding import decide
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.expiring import TimesToLive
 from engine.client.keeping import KEEP_SECONDS, Keeper
@@ -30,6 +31,7 @@ from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
 from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
+from engine.protocol.sizes import PART_BYTES_MAX
 from wal.ids import Namespace as NamespaceName
 
 T = TypeVar("T")
@@ -340,7 +342,10 @@ class Transaction:
 
     async def _commit(self) -> None:
         self.check_open()
-        self._keeper.stop()
+        if self._bytes > PART_BYTES_MAX:
+            check_parts(self._written, self.session.router.topology, self.name)
+        if self._bytes <= STAGED_ABOVE:  # else some of its locks are needed for long
+            self._keeper.stop()
         self._moment.leave()
         locks, reads, absent = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
         if self._written:
@@ -362,55 +367,38 @@ class Transaction:
             if not error.maybe_committed:
                 await self._release()
             raise
+        finally:
+            self._keeper.stop()
 
     async def _decide(
         self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
     ) -> None:
+        written = [(ns, list(written), list(written.values())) for ns, written in self._written.items()]
+
         def call(*, prepare_only: bool = False) -> CommitCall:
             return CommitCall(
                 self.tx,
                 self._owner,
                 optimistic=self._takes_at_commit,
-                writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
+                writes=written,
                 locks=locks,
                 reads=reads,
                 prepare_only=prepare_only,
                 label=self.label,
                 labels_all=self.session.router.identity.labels_all(self.tx),
                 ttls=self._ttls.listed(),
+                size=self._bytes,
             )
 
+        patience = self.session.timeout
+        if self._bytes > STAGED_ABOVE:  # as long as it may take
+            patience = max(patience, self._ends_at - time.monotonic())
         try:
-            if self._scanned:
-                await self._prepare(call(prepare_only=True))
-            await self.session.call(call())
+            prepare = call(prepare_only=True) if self._scanned else None
+            await decide(self.session, call(), prepare, self._scanned, patience)
         except errors.Error as error:
             error.tx_id = f"{self.tx.hex()}@{self._decision()}"
             raise
-
-    async def _prepare(self, call: CommitCall) -> None:
-        """Have all that is written prepared, and then see that nothing came into what was scanned; or take it back."""
-        try:
-            await self.session.call(call)
-        except errors.CommitUnknown as error:
-            await self._withdraw(call)
-            raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
-        try:
-            for piece in in_pieces(self._scanned):
-                await self.session.call(CheckCall(self._owner, [], [], [], scanned=piece, tx=self.tx))
-        except BaseException:
-            await self._withdraw(call)
-            raise
-
-    async def _withdraw(self, call: CommitCall) -> None:
-        """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
-        identity = self.session.router.identity
-        try:
-            await self.session.call(UnlockCall(self.tx, [call.first_written]), timeout=KEEP_SECONDS)
-            identity.close(self.tx)
-        except errors.Error:
-            # Its lease runs out; until then its session is not to be forgotten.
-            identity.leave(self.tx, self.session.router.now)
 
     async def rollback(self) -> None:
         """Forget the writes and release the locks."""

@@ -121,7 +121,7 @@ class Admission:
             return False
         if outcome is None and not self.is_in_use(tx, local.number):
             assert isinstance(request, Put | Swap | CommitTx)
-            if core.read_only and (lost := self._read_only(request)) is not None:
+            if core.read_only and (lost := self.read_only(request)) is not None:
                 probe("write.read_only")
                 desk.refuse_lost(session, request.id, lost)
                 return False
@@ -139,7 +139,7 @@ class Admission:
                 return False
         return True
 
-    def _read_only(self, request: Put | Swap | CommitTx) -> int | None:
+    def read_only(self, request: Put | Swap | CommitTx) -> int | None:
         """The LOST partition because of which nothing is written in a namespace that this would write in."""
         names = [name for name, *_ in request.writes] if isinstance(request, CommitTx) else [request.namespace]
         return next((self.core.read_only[name] for name in names if name in self.core.read_only), None)

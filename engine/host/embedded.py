@@ -12,8 +12,8 @@ from engine import errors
 from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
 from engine.host.driver import Driver
 from engine.node.node import Node
-from engine.protocol.limits import weight_of
 from engine.protocol.requests import Admin, Reply
+from engine.protocol.sizes import weight_of
 from engine.state.identity import directory_of
 from engine.turn.events import Asked, ClientSeen, SessionId
 from engine.turn.settings import settings_of

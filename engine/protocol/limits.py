@@ -30,10 +30,12 @@ from engine.protocol.requests import (
     Request,
     Scan,
     Scanned,
+    StageWrites,
     Swap,
     TakeCut,
     Unlock,
 )
+from engine.protocol.sizes import KEYS_MAX, REQUEST_BYTES_MAX, TRANSACTION_BYTES_MAX, bytes_of, weight_of
 from rebalance.migrations import BYTES_PER_SECOND_MAX, BYTES_PER_SECOND_MIN, Paused
 from rebalance.namespaces import LossPolicy
 from rebalance.table import BACKUPS_MAX
@@ -51,9 +53,6 @@ from wal.ids import (
     TxId,
 )
 
-KEYS_MAX = 100_000
-"""Keys in one request; a turn with more of them would take so long that the node would be taken for dead."""
-REQUEST_BYTES_MAX = 64 << 20
 TIMEOUT_MS_MAX = 3_600_000
 COUNTER_MAX = 1 << 62
 TTL_MS_MAX = 10 * 365 * 86_400_000
@@ -63,6 +62,8 @@ FOR_GOOD_MS = -1
 NODES_MAX = 1_000
 SESSIONS_MAX = 1_000
 LABEL_MAX = 200
+PIECES_MAX = 10_000
+"""Into so many pieces a transaction may be cut that is staged."""
 CODEC_BYTES_MAX = 64
 
 
@@ -79,6 +80,8 @@ def problem_with(request: Request, partitions: int) -> str:
             return known or _keys(request.keys) or _age(request.age_ms) or _expiry(request)
         case CommitTx():
             return _commit(request)
+        case StageWrites():
+            return _stage(request, partitions)
         case GetTable():
             return ""
         case Swap(_, tx, namespace, key, when, old, new):
@@ -122,50 +125,38 @@ def within_of(request: Request) -> int:
     return within_ms
 
 
-def weight_of(request: Request) -> int:
-    """About how many bytes a request holds."""
-    match request:
-        case Put():
-            keys, values = request.keys, request.values
-            if len(keys) == 1 == len(values):
-                return len(keys[0]) + len(values[0] or b"")
-            return _bytes(keys) + _bytes(values)
-        case Swap(_, _, _, key, _, old, new):
-            return _bytes([key, old, new])
-        case CommitTx(_, _, _, _, writes, locks, reads):
-            weight = 0
-            for _, keys, values in writes:
-                weight += _bytes(keys) + _bytes(values)
-            if request.conditions:
-                weight += sum(_bytes(one[1:4:2]) for one in request.conditions)
-            if locks:
-                weight += _bytes([key for _, key in locks])
-            return weight + _bytes([key for _, key, _, _ in reads]) if reads else weight
-        case Get():
-            return _bytes(request.keys)
-        case Lock():
-            return _bytes(request.keys) + _bytes(request.held)
-        case Scan() | KeepLocks() | KeepSessions() | Unlock() | Check() | GetStatus() | GetTable() | Admin():
-            return 0
-        case TakeCut() | KeepCut():
-            return 0
-        case _:
-            assert_never(request)
-
-
 # Requests of several parts.
 
 
 def _commit(request: CommitTx) -> str:
     if not request.writes:
         return "the transaction writes nothing: end it with a check"
-    problem = _tx(request.tx) or _tx(request.owner) or _count(request.writes) or _touched(request.locks, request.reads)
-    problem = problem or label_problem(request.label) or _conditions(request)
-    if problem:
+    problem = _tx(request.tx) or _tx(request.owner) or _touched(request.locks, request.reads)
+    problem = problem or label_problem(request.label) or _conditions(request) or _pieces(request.staged)
+    problem = problem or _written(request.writes) or (_ttls(request) if request.ttls else "")
+    if not problem and weight_of(request) > REQUEST_BYTES_MAX:
+        return f"the transaction has {weight_of(request)} bytes: expected at most {REQUEST_BYTES_MAX}"
+    return problem
+
+
+def _stage(request: StageWrites, partitions: int) -> str:
+    if not request.writes:
+        return "nothing was to be staged"
+    problem = _tx(request.tx) or _tx(request.owner) or _partitions([request.partition], partitions)
+    problem = problem or _pieces(request.number - 1) or _written(request.writes)
+    problem = problem or (_ttls(request) if request.ttls else "")
+    if not problem and not weight_of(request) <= request.size <= TRANSACTION_BYTES_MAX:
+        told = f"{weight_of(request)} bytes of {request.size} were to be staged"
+        return f"{told}: expected at most {TRANSACTION_BYTES_MAX} in all"
+    return problem
+
+
+def _written(writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]) -> str:
+    if problem := _count(writes):
         return problem
     seen: dict[Namespace, None] = {}
     left = KEYS_MAX
-    for namespace, keys, values in request.writes:
+    for namespace, keys, values in writes:
         if namespace in seen:
             return f"namespace {namespace!r} was given twice in one transaction"
         seen[namespace] = None
@@ -173,13 +164,11 @@ def _commit(request: CommitTx) -> str:
         problem = _namespace(namespace) or _writes(keys, values)
         if problem:
             return problem
-    if request.ttls and (problem := _ttls(request)):
-        return problem
-    if left < 0:
-        return f"the transaction writes {KEYS_MAX - left} keys: expected at most {KEYS_MAX}"
-    if weight_of(request) > REQUEST_BYTES_MAX:
-        return f"the transaction has {weight_of(request)} bytes: expected at most {REQUEST_BYTES_MAX}"
-    return ""
+    return f"the transaction writes {KEYS_MAX - left} keys: expected at most {KEYS_MAX}" if left < 0 else ""
+
+
+def _pieces(count: int) -> str:
+    return "" if 0 <= count < PIECES_MAX else f"a transaction has {count} pieces: expected at most {PIECES_MAX}"
 
 
 def _conditions(request: CommitTx) -> str:
@@ -373,7 +362,7 @@ def _writes(keys: list[bytes], values: list[bytes | None]) -> str:
     if len(keys) == 1:
         return _sizes(keys) or _values(values)
     problem = _keys(keys) or _unique(keys) or _values(values)
-    if not problem and (size := _bytes(keys) + _bytes(values)) > REQUEST_BYTES_MAX:
+    if not problem and (size := bytes_of(keys) + bytes_of(values)) > REQUEST_BYTES_MAX:
         return f"a batch has {size} bytes: expected at most {REQUEST_BYTES_MAX}"
     return problem
 
@@ -401,7 +390,7 @@ def _ttl(ttl_ms: int, values: list[bytes | None]) -> str:
     return "a delete has no time to live" if None in values else ""
 
 
-def _ttls(request: CommitTx) -> str:
+def _ttls(request: CommitTx | StageWrites) -> str:
     values = {(ns, key): value for ns, keys, values in request.writes for key, value in zip(keys, values, strict=True)}
     for namespace, key, ttl_ms in request.ttls:
         if (namespace, key) not in values:
@@ -443,7 +432,3 @@ def _count(things: Sequence[object]) -> str:
 
 def _first(problems: Iterable[str]) -> str:
     return next(filter(None, problems), "")
-
-
-def _bytes(strings: Iterable[bytes | None]) -> int:
-    return sum(map(len, filter(None, strings)))

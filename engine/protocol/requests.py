@@ -148,6 +148,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     `conditions`: (namespace, key, when, old, epoch, counter) as of a Swap, of one that is optimistic; where one does not
     hold nothing is done, and it is `Done` and not `applied`.
     `ttls`: (namespace, key, ms) of what is written and expires so long after it is prepared.
+    `staged`: so many pieces of it were staged before; it writes what is in them, too.
     """
 
     id: int
@@ -165,6 +166,27 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit-tx", gc
     conditions: list[tuple[Namespace, bytes, str, bytes | None, int, int]] = []
     ttls: list[tuple[Namespace, bytes, int]] = []
     labels_all: bool = False
+    staged: int = 0
+
+
+class StageWrites(msgspec.Struct, frozen=True, array_like=True, tag="stage-writes", gc=False):
+    """Keep a piece of what a transaction will write, for its CommitTx; asked of who will be sent that, for `partition`.
+
+    One that is too large for a request is said in pieces, from `number` 1 on, each when the one before was answered; the
+    first piece of all travels with the commit. `size`: how many bytes those that are staged have together. A node keeps
+    them in memory, and for a while: who has not all of them says `UNSTAGED`, and they are said again. `writes`, `ttls` and
+    `owner` as with CommitTx.
+    """
+
+    id: int
+    tx: TxId
+    owner: TxId
+    partition: int
+    number: int
+    size: int
+    writes: list[tuple[Namespace, list[bytes], list[bytes | None]]]
+    ttls: list[tuple[Namespace, bytes, int]] = []
+    within_ms: int = 0
 
 
 class KeepSessions(msgspec.Struct, frozen=True, array_like=True, tag="keep-sessions", gc=False):
@@ -271,6 +293,7 @@ Request: TypeAlias = (
     | KeepLocks
     | Unlock
     | CommitTx
+    | StageWrites
     | KeepSessions
     | Check
     | GetStatus
@@ -412,6 +435,7 @@ class Code:
     CORRUPTION = "CorruptionError"
     SNAPSHOT_LOST = "SnapshotLost"
     SNAPSHOT_TOO_OLD = "SnapshotTooOld"
+    UNSTAGED = "Unstaged"
 
 
 def request_kind(request: Request) -> str:

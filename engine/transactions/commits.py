@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from engine.data.expiry import deadlines_beside
 from engine.data.lasting import those_that_expire
 from engine.messages import Part
 from engine.protocol.requests import CommitTx, Unlock
+from engine.protocol.sizes import written_bytes
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
@@ -23,6 +25,8 @@ SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
 PREPARE_WORK = 500
 """Keys, and partitions, of which one message asks for votes."""
+RESEND_BYTES = 1 << 20
+"""What is on its way is left alone for so many times longer as it has of these."""
 
 
 class Phase(Enum):
@@ -36,6 +40,40 @@ class Phase(Enum):
     RECOVERING = "recovering"
 
 
+class Large:
+    """Of a transaction whose writes were staged: how many bytes they have, and how far it has come to ask for votes.
+
+    `unasked` are the parts that are to be asked about; `flying` what those have that were, and have not voted.
+    """
+
+    __slots__ = ("_flying", "flying", "size", "unasked")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.begin(())
+
+    def begin(self, numbers: Iterable[int]) -> None:
+        """Ask about these from now on, whoever was asked before."""
+        self.unasked = deque(numbers)
+        self._flying: dict[int, int] = {}
+        self.flying = 0
+
+    def ask(self, part: Part) -> int:
+        """Ask about a part; how many bytes it has."""
+        size = self._flying[part.partition] = written_bytes(part.writes)
+        self.flying += size
+        return size
+
+    def voted(self, number: int) -> None:
+        """A part is answered for."""
+        self.flying -= self._flying.pop(number, 0)
+
+    @property
+    def times(self) -> int:
+        """How many times longer than small ones its votes are waited for, before they are asked for again."""
+        return 1 + self.flying // RESEND_BYTES
+
+
 class Transaction:
     """One transaction, as its coordinator sees it."""
 
@@ -46,6 +84,7 @@ class Transaction:
         self.owner = tx
         self.optimistic = False
         self.parts: dict[int, Part] = {}
+        self.large: Large | None = None  # until its votes are there
         self.phase = Phase.PREPARING
         self.commit = False
         self.era = NO_ERA  # the greatest of the votes'; not known of one that was recovered

@@ -32,12 +32,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never, get_args
 
-from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
+from engine.messages import Finish, Finished, Inquire, Inquired, Resolve, Vote
 from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.transactions.commits import Phase, Transaction, pieces_of, split
-from engine.transactions.deciding import Deciding
-from engine.transactions.participant import NAMED_PER_WORK
+from engine.protocol.sizes import PART_BYTES_MAX, written_bytes
+from engine.transactions.asking import Asking
+from engine.transactions.commits import Large, Phase, Transaction, split
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, leads, may_act
@@ -48,10 +48,11 @@ from wal.ids import DECISIONS, NodeId, TxId, Version
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
-"""A transaction whose votes do not come for so long is aborted."""
+"""A transaction whose votes do not come for so long is aborted; a large one has a while longer for its bytes."""
+BYTES_PER_MS = 4 << 10
 
 
-class Coordinator(Deciding):
+class Coordinator(Asking):
     """Transactions whose decision partition this node is primary of."""
 
     takes = get_args(ToCoordinator)
@@ -100,7 +101,14 @@ class Coordinator(Deciding):
                 retryable=True,
             )
             return
-        transaction = Transaction(request.tx, decision, [], core.now)
+        self._begin(session, request, local)
+
+    def _begin(self, session: SessionId, request: CommitTx, local: LocalPartition) -> None:
+        whole = self.staging.take(session, request) if request.staged else request
+        if whole is None:
+            return
+        transaction = Transaction(request.tx, local.number, [], self.core.now)
+        transaction.large = Large(written_bytes(whole.writes)) if request.staged else None
         transaction.owner, transaction.optimistic = request.owner, request.optimistic
         transaction.held = transaction.prepare_only = request.prepare_only
         transaction.acked = request.acked
@@ -108,7 +116,7 @@ class Coordinator(Deciding):
         transaction.origin = self.writes.origins.of_commit(session, request, local)
         transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
-        core.in_pieces(self._split(transaction, request))
+        self.core.in_pieces(self._split(transaction, whole))
 
     def _split(self, transaction: Transaction, request: CommitTx) -> Iterator[int]:
         """Put it into parts, and ask for votes on them; of one part nobody needs to be asked."""
@@ -123,7 +131,8 @@ class Coordinator(Deciding):
             probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
             self._turn_away(transaction, begun=False)
             return
-        if len(parts) == 1 and not transaction.prepare_only:
+        large = transaction.large
+        if len(parts) == 1 and not transaction.prepare_only and (large is None or large.size <= PART_BYTES_MAX):
             self._commit_alone(transaction, parts[transaction.decision])
             return
         transaction.phase = Phase.PREPARING
@@ -148,6 +157,7 @@ class Coordinator(Deciding):
 
         The client is answered when the abort counts: from then on no recovery can find anything else.
         """
+        self.staging.give_up(request.owner)
         prepared = self.active.get(request.owner)
         if prepared is not None and prepared.prepare_only:
             prepared.unlocks.append((session, request))
@@ -198,37 +208,6 @@ class Coordinator(Deciding):
 
     # Votes.
 
-    def _ask_votes(self, transaction: Transaction) -> None:
-        core = self.core
-        transaction.sent_at = core.now
-        by_primary: dict[NodeId, list[Part]] = {}
-        for number in transaction.awaited:
-            primary = core.local[number].placement.primary
-            if primary is None:
-                self._refused(transaction, f"partition {number} is LOST")
-                return
-            by_primary.setdefault(primary, []).append(transaction.parts[number])
-        core.work += len(transaction.awaited) // 2
-        named = len(transaction.participants) // NAMED_PER_WORK
-        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in pieces_of(parts, named)]
-        for primary, parts in pieces:
-            core.tell(
-                primary,
-                PrepareParts(
-                    core.fence,
-                    transaction.tx,
-                    owner=transaction.owner,
-                    optimistic=transaction.optimistic,
-                    parts=parts,
-                    participants=transaction.participants,
-                    decision=transaction.decision,
-                    held=transaction.held,
-                    acked=transaction.acked,
-                    origin=transaction.origin,
-                ),
-            )
-        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
-
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
         self.writes.cuts.hear(message.era)
@@ -243,6 +222,8 @@ class Coordinator(Deciding):
         transaction.awaited.pop(message.partition, None)
         transaction.era = max(transaction.era, message.era)
         transaction.sent_at = self.core.now  # votes come: nothing needs to be said again
+        if transaction.large is not None:
+            self._ask_on(transaction, transaction.large, message.partition)
         if not transaction.awaited:
             if transaction.prepare_only:
                 transaction.phase = Phase.PREPARED
@@ -403,6 +384,7 @@ class Coordinator(Deciding):
     def switch(self, _: NewMap) -> None:
         """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
         core = self.core
+        self.staging.switch()
         self._over = {p: txs for p, txs in self._over.items() if core.local[p].mine}
         for transaction in list(self.active.values()):
             local = core.local[transaction.decision]
@@ -428,6 +410,7 @@ class Coordinator(Deciding):
         core = self.core
         after = core.settings.retransmit_ms * MS
         self.alarm.off()
+        self.staging.tick()
         for transaction in list(self.active.values()):
             if transaction.phase in (Phase.SPLITTING, Phase.DECIDING):
                 continue
@@ -437,10 +420,12 @@ class Coordinator(Deciding):
                     probe("tx.prepared_and_abandoned")
                     self._no(transaction, "its client prepared it and did not come back")
                 continue
-            if transaction.phase is Phase.PREPARING and waited >= PREPARE_SECONDS_MAX * 1000 * MS:
-                self._refused(transaction, f"a participant did not vote within {PREPARE_SECONDS_MAX} s")
+            large = transaction.large
+            most = PREPARE_SECONDS_MAX * 1000 + (large.size // BYTES_PER_MS if large is not None else 0)
+            if transaction.phase is Phase.PREPARING and waited >= most * MS:
+                self._refused(transaction, f"a participant did not vote within {most // 1000} s")
                 continue
-            if not self.alarm.is_due(transaction.sent_at + after, core.now):
+            if not self.alarm.is_due(transaction.sent_at + after * (large.times if large is not None else 1), core.now):
                 continue
             if transaction.phase is Phase.PREPARING:
                 self._ask_votes(transaction)

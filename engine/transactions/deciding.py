@@ -139,6 +139,7 @@ class Deciding(Rule):
         known = core.replica.partition(local.number).results.get(transaction.tx)
         assert known is None, f"transaction {transaction.tx.hex()} was decided before: {known}"
         transaction.phase, transaction.commit = Phase.DECIDING, commit
+        transaction.parts, transaction.large = {}, None
         transaction.held_back = not may_act(core, core.fence)
         if transaction.held_back:
             probe("tx.decision_held_back")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
-from engine.protocol.limits import weight_of, within_of
+from engine.protocol.limits import within_of
 from engine.protocol.requests import Code, Failed, Lock, Remap, Reply, Request
+from engine.protocol.sizes import weight_of
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition

@@ -62,6 +62,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     result_retention_ms: Annotated[int, _is("answers are kept so long for clients that are silent", 1_000, _DAY)] = 600_000
     answers_kept: Annotated[int, _is("answers per partition that are no burden, acknowledged or not", 1, 65_536)] = 256
     cut_bytes_max: Annotated[int, _is("what was overwritten is kept for snapshots up to this", _KIB, 64 * _GIB)] = 256 << 20
+    staged_bytes_max: Annotated[
+        int, _is("what clients say ahead of large transactions is kept up to this", 64, 64 * _GIB)
+    ] = 256 << 20
     parked_max: Annotated[int, _is("requests that may wait for an exchange, per partition", 1, 10_000_000)] = 20_000
 
     checkpoint_ms: Annotated[int, _is("longest time between two checkpoints", 10, _DAY)] = 60_000

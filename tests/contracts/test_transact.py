@@ -19,6 +19,7 @@ from tests.support.patience import PATIENCE_SECONDS
 Bytes = engine.Namespace[bytes, bytes]
 Name = Callable[[], str]
 PUT: Any = Put
+ONE_MIB = bytes(1 << 20)
 
 
 class Counted:
@@ -172,7 +173,7 @@ def test_it_gives_way_to_who_has_locks_and_says_so(db: engine.Database, ns: Byte
         lambda ns: [PUT(ns, b"k", b"v", if_absent=1)],
         lambda ns: [PUT("ns", b"k", b"v")],
         lambda ns: [Put(ns, b"", b"v")],
-        lambda ns: [Put(ns, b"k%d" % number, bytes(1 << 20)) for number in range(33)],
+        lambda ns: [Put(ns, b"k%d" % number, ONE_MIB) for number in range(257)],
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_sent(

@@ -153,17 +153,61 @@ def test_a_transaction_that_did_nothing_ends_quietly(db: engine.Database, ns: en
 
 
 def test_a_transaction_has_a_largest_size(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:
-    half = bytes(16 << 20)
+    most = bytes(16 << 20)
     with db.transaction(label="large") as tx:
         inside = tx.namespace(ns)
-        inside.put(b"a", half)
         with pytest.raises(
-            engine.UsageError, match="the writes of transaction large would have 33554434 bytes: expected at"
+            engine.UsageError,
+            match="the writes of transaction large would have 285212696 bytes: expected at most 268435456",
         ):
-            inside.put(b"b", half)
+            inside.put_many({b"%d" % number: most for number in range(17)})
+        inside.put(b"a", most)
         inside.put(b"a", b"small")
         inside.put(b"b", b"small")
     assert dict(ns.scan()) == {b"a": b"small", b"b": b"small"}
+
+
+def test_what_a_transaction_writes_in_one_partition_has_a_largest_size(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
+    half = bytes(16 << 20)
+    tx = db.transaction(label="large")
+    tx.namespace(ns).put_many({b"{t}a": half, b"{t}b": half})
+    with pytest.raises(engine.UsageError, match=r"bytes of transaction large are in partition .* nothing was written"):
+        tx.commit()
+    tx.namespace(ns).put(b"{t}b", b"small")
+    tx.commit()
+    assert {key: len(value) for key, value in ns.scan()} == {b"{t}a": 16 << 20, b"{t}b": 5}
+
+
+@both_modes
+def test_a_transaction_that_is_larger_than_a_request_is_all_or_nothing(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], mode: Any
+) -> None:
+    """It is staged before: deletes, times to live and what it has read go with it as with any other."""
+    ns.put_many({b"old": b"1", b"read": b"1"})
+    values = {b"k%d" % number: b"%d" % number + bytes(1 << 20) for number in range(40)}
+    for stale in (True, False):
+        tx = db.transaction(concurrency=mode, isolation="SERIALIZABLE", timeout=PATIENCE_SECONDS)
+        inside = tx.namespace(ns)
+        assert inside.get(b"read") == b"1"
+        inside.put_many(values)
+        inside.put(b"fleeting", b"1", ttl=600)
+        inside.delete(b"old")
+        if stale and mode == "OPTIMISTIC":
+            ns.put(b"read", b"1")
+            with pytest.raises(engine.Conflict):
+                tx.commit()
+            assert sorted(dict(ns.scan())) == [b"old", b"read"], "nothing of it was written"
+        elif not stale:
+            assert dict(inside.scan(start=b"x")) == {}, "so that it is prepared before it is decided"
+            tx.commit()
+            assert db.transaction_status(tx.id) == "committed"
+        else:
+            tx.rollback()
+    assert dict(ns.scan()) == {**values, b"fleeting": b"1", b"read": b"1"}
+    assert ns.expires_at(b"fleeting") is not None
+    assert ns.expires_at(b"k39") is None
 
 
 # What they are protected from.

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import errors
-from engine.client.batches import PART_BYTES_MAX, REQUEST_BYTES, REQUEST_KEYS, batches_of, grown
-from engine.protocol.limits import KEYS_MAX
+from engine.client.batches import REQUEST_BYTES, REQUEST_KEYS, batches_of, check_parts, grown, pieces_of
+from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from tests.support.maps import a_map
 from wal.ids import partition_of
 
@@ -59,3 +59,46 @@ def test_a_transaction_with_too_many_keys_is_refused_before_anything_is_sent() -
         grown(0, {}, TOO_MANY, "t")
     with pytest.raises(errors.UsageError, match=f"would write {KEYS_MAX + 1} keys"):
         grown(0, {}, {b"another": b""}, "t", keys=KEYS_MAX)
+
+
+def test_a_transaction_with_too_many_bytes_is_refused_before_anything_is_sent() -> None:
+    most = {b"k": bytes(TRANSACTION_BYTES_MAX - 1)}
+    assert grown(0, {}, most, "t") == TRANSACTION_BYTES_MAX
+    with pytest.raises(errors.UsageError, match=f"t would have {TRANSACTION_BYTES_MAX + 1} bytes: expected at most"):
+        grown(TRANSACTION_BYTES_MAX, most, {b"l": b""}, "t")
+
+
+def test_what_a_transaction_writes_in_one_partition_is_one_record_over_all_namespaces() -> None:
+    key, other = (next(b"%d" % n for n in range(99) if partition_of(b"%d" % n, 4) == number) for number in (1, 2))
+    half = bytes(PART_BYTES_MAX // 2 - len(key))
+    check_parts({"a": {key: half, other: half}, "b": {key: half}}, a_map(4), "t")
+    with pytest.raises(errors.UsageError, match=f"{PART_BYTES_MAX + 1} bytes of transaction t are in partition 1"):
+        check_parts({"a": {key: half, other: half}, "b": {key: half + b"v"}}, a_map(4), "t")
+
+
+@given(
+    st.lists(st.lists(st.none() | st.binary(max_size=9), min_size=1, max_size=9), min_size=1, max_size=3),
+    st.integers(1, 40),
+    st.integers(1, 3),
+)
+def test_pieces_are_all_of_it_in_its_order_and_none_is_larger_than_need_be(
+    values: list[list[bytes | None]], piece_bytes: int, every: int
+) -> None:
+    writes = [(f"n{at}", [b"k%d" % number for number in range(len(some))], some) for at, some in enumerate(values)]
+    keys = [(namespace, key) for namespace, some, _ in writes for key in some]
+    ttls = [(*key, 1 + at) for at, key in enumerate(keys) if not at % every]
+    pieces = list(pieces_of(writes, ttls, piece_bytes))
+    said = [
+        (ns, key, value)
+        for piece, _ in pieces
+        for ns, some, theirs in piece
+        for key, value in zip(some, theirs, strict=True)
+    ]
+    assert said == [(ns, key, v) for ns, some, theirs in writes for key, v in zip(some, theirs, strict=True)]
+    assert [ttl for _, theirs in pieces for ttl in theirs] == ttls
+    for piece, theirs in pieces:
+        sizes = [len(key) + len(v or b"") for _, some, vs in piece for key, v in zip(some, vs, strict=True)]
+        assert sizes, "no piece is empty"
+        assert len(sizes) == 1 or sum(sizes) <= piece_bytes
+        assert [ns for ns, _, _ in piece] == sorted({ns for ns, _, _ in piece}), "each namespace once"
+        assert {ttl[:2] for ttl in theirs} <= {(ns, key) for ns, some, _ in piece for key in some}

@@ -7,6 +7,7 @@ a live server.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from engine.messages import Message
 from engine.node.node import Node
-from engine.protocol import limits
 from engine.protocol.requests import (
     REQUESTS,
     Admin,
@@ -32,9 +32,11 @@ from engine.protocol.requests import (
     Reply,
     Request,
     Scan,
+    StageWrites,
     Swap,
     Values,
 )
+from engine.protocol.sizes import KEYS_MAX
 from engine.state.recover import recover
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -111,6 +113,11 @@ class Alone:
         return list(self.replies)
 
 
+def _staged(writes: Sequence[tuple[str, list[bytes], list[bytes | None]]], **said: Any) -> StageWrites:
+    good = StageWrites(1, bytes(16), bytes(16), 0, 1, 9, list(writes))
+    return msgspec.structs.replace(good, **said)
+
+
 def _tested(conditions: Sequence[tuple[str, bytes, str, bytes | None, int, int]], *, optimistic: bool = True) -> CommitTx:
     """A transaction with these conditions."""
     return CommitTx(1, bytes(16), bytes(16), optimistic, [("a", [b"k"], [None])], [], [], conditions=list(conditions))
@@ -163,12 +170,28 @@ def test_no_requests_at_once_end_a_node_that_is_in_no_cluster(asked: list[Reques
         (Get(1, "~tx", [b"a"]), "namespace '~tx' is not a legal name"),
         (Get(1, "acc", []), "no key was given"),
         (
-            Get(1, "acc", [b"k%d" % n for n in range(limits.KEYS_MAX + 1)]),
+            Get(1, "acc", [b"k%d" % n for n in range(KEYS_MAX + 1)]),
             "100001 keys were given: expected at most 100000",
         ),
         (Lock(1, bytes(16), "acc", [b"a"], -5), "a lock is to be waited for -5 ms: expected 0 to 3600000"),
         (Lock(1, bytes(16), "acc", [b"a"], 1 << 62), "expected 0 to 3600000"),
         (CommitTx(1, bytes(16), bytes(16), False, [], [], []), "the transaction writes nothing: end it with a check"),
+        (
+            CommitTx(1, bytes(16), bytes(16), False, [("a", [b"k"], [None])], [], [], staged=-1),
+            "a transaction has -1 pieces",
+        ),
+        (_staged([]), "nothing was to be staged"),
+        (_staged([("a", [b"k"], [None])], tx=b""), "a transaction id has 0 bytes"),
+        (_staged([("a", [b"k"], [None])], owner=b""), "a transaction id has 0 bytes"),
+        (_staged([("a", [b"k"], [None])], partition=8), "partition 8 does not exist"),
+        (_staged([("a", [b"k"], [None])], number=0), "a transaction has -1 pieces"),
+        (_staged([("a", [b"k"], [None])], size=0), "1 bytes of 0 were to be staged"),
+        (_staged([("a", [b"k"], [None])], size=(256 << 20) + 1), "expected at most 268435456 in all"),
+        (_staged([("a", [b"k"], [None]), ("a", [b"l"], [None])]), "namespace 'a' was given twice in one transaction"),
+        (_staged([("~tx", [b"k"], [None])]), "namespace '~tx' is not a legal name"),
+        (_staged([("a", [b"k", b"k"], [None, None])]), "a key was given twice in one batch"),
+        (_staged([("a", [b"k"], [None])], ttls=[("a", b"l", 5)]), "what has a time to live is not among what is written"),
+        (_staged([("a", [b"k"], [None])], ttls=[("a", b"k", 5)]), "a delete has no time to live"),
         (
             CommitTx(1, bytes(16), bytes(16), False, [("a", [b"k"], [None]), ("a", [b"k"], [b"v"])], [], []),
             "namespace 'a' was given twice in one transaction",

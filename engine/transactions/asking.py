@@ -1,0 +1,121 @@
+"""How votes are asked for: all at once, or, of a transaction whose writes were staged, as many as may be on their way.
+
+What is asked and has no vote lies in the buffers of a connection, or is being logged on all copies: of a large transaction
+that is bounded by bytes, and so is what one turn does of it. The next parts are asked about as votes come.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+from engine.data.replication import Replication
+from engine.data.writes import Writes
+from engine.messages import Part, PrepareParts
+from engine.protocol.sizes import PART_BYTES_MAX
+from engine.transactions.commits import Large, Phase, Transaction, pieces_of
+from engine.transactions.deciding import Deciding
+from engine.transactions.participant import NAMED_PER_WORK, Participant
+from engine.transactions.staging import Staging
+from engine.turn.core import Core
+from rebalance.ports import MS
+from wal.ids import NodeId, Version
+from wal.probe import probe
+
+ROUND_BYTES = 4 << 20
+ROUND_PARTS = 500
+"""Of a large transaction the parts of one round have about so many, and are not more."""
+BYTES_OF_WORK = 4 << 10
+"""So many bytes are as much work as one thing that is decided: a turn has room for 8 MiB."""
+FLYING_OF_STAGED = 8
+"""The fraction of `staged_bytes_max` that may be asked for and have no vote."""
+
+
+class Asking(Deciding):
+    """The transactions whose decision partition this node is primary of, while they are voted on."""
+
+    def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
+        super().__init__(core, replication, writes, participant)
+        self.staging = Staging(core, self.admission, committing=self._committing, wake=self.alarm.by)
+
+    def _committing(self) -> int:
+        return sum(t.large.size for t in self.active.values() if t.large is not None)
+
+    def _ask_votes(self, transaction: Transaction) -> None:
+        core, large = self.core, transaction.large
+        transaction.sent_at = core.now
+        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
+        if large is not None:
+            large.begin(transaction.awaited)
+            core.in_pieces(self._ask_in_rounds(transaction, large, core.fence))
+        elif self._ask_about(transaction, list(transaction.awaited)):
+            core.work += len(transaction.awaited) // 2
+
+    def _ask_on(self, transaction: Transaction, large: Large, voted: int) -> None:
+        """A part of a large one has voted, and needs not be kept: there is room for others."""
+        transaction.parts.pop(voted, None)
+        large.voted(voted)
+        if large.unasked and self._room(large) > 0:
+            self.core.in_pieces(self._ask_in_rounds(transaction, large, self.core.fence))
+
+    def _room(self, large: Large) -> int:
+        return self.core.settings.staged_bytes_max // FLYING_OF_STAGED - large.flying
+
+    def _ask_in_rounds(self, transaction: Transaction, large: Large, version: Version) -> Iterator[int]:
+        core, unasked = self.core, large.unasked
+        while unasked and (room := self._room(large)) > 0:
+            numbers: list[int] = []
+            size = 0
+            while unasked and size < min(room, ROUND_BYTES) and len(numbers) < ROUND_PARTS:
+                number = unasked.popleft()
+                if number in transaction.awaited:
+                    numbers.append(number)
+                    one = large.ask(transaction.parts[number])
+                    size += one
+                    if one > PART_BYTES_MAX:
+                        self._refused(
+                            transaction, f"{one} bytes are for partition {number}: expected at most {PART_BYTES_MAX}"
+                        )
+                        return
+            if not self._ask_about(transaction, numbers):
+                return
+            transaction.sent_at = core.now
+            yield len(numbers) // 2 + size // BYTES_OF_WORK
+            preparing = self.active.get(transaction.tx) is transaction and transaction.phase is Phase.PREPARING
+            if not preparing or core.fence != version or large.unasked is not unasked:
+                probe("tx.asked_no_further")
+                return
+
+    def _ask_about(self, transaction: Transaction, numbers: Sequence[int]) -> bool:
+        """Ask for votes on these parts; False if one cannot be asked for, and it was refused."""
+        core = self.core
+        by_primary: dict[NodeId, list[Part]] = {}
+        for number in numbers:
+            primary = core.local[number].placement.primary
+            if primary is None:
+                self._refused(transaction, f"partition {number} is LOST")
+                return False
+            by_primary.setdefault(primary, []).append(transaction.parts[number])
+        named = len(transaction.participants) // NAMED_PER_WORK
+        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in pieces_of(parts, named)]
+        for primary, parts in pieces:
+            core.tell(
+                primary,
+                PrepareParts(
+                    core.fence,
+                    transaction.tx,
+                    owner=transaction.owner,
+                    optimistic=transaction.optimistic,
+                    parts=parts,
+                    participants=transaction.participants,
+                    decision=transaction.decision,
+                    held=transaction.held,
+                    acked=transaction.acked,
+                    origin=transaction.origin,
+                ),
+            )
+        return True
+
+    @abstractmethod
+    def _refused(self, transaction: Transaction, reason: str) -> None:
+        """It cannot be committed as it was asked for."""

@@ -1,0 +1,330 @@
+"""What a node keeps of large transactions before their commit, told with one node that is its own cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from engine.messages import PrepareParts, Vote
+from engine.node.node import Node
+from engine.protocol.requests import (
+    Code,
+    CommitTx,
+    Done,
+    Failed,
+    Get,
+    KeepSessions,
+    Put,
+    Reply,
+    Request,
+    StageWrites,
+    Unlock,
+    Values,
+)
+from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX
+from engine.state.replica import Replica
+from engine.state.store import LayeredStore
+from engine.state.store_memory import MemoryStore
+from engine.transactions import asking, commits
+from engine.transactions.asking import FLYING_OF_STAGED
+from engine.turn.events import Asked
+from engine.turn.settings import Settings
+from rebalance.ports import MS, WORK_MAX
+from wal import records as r
+from wal.ids import TxId, partition_of, tx_of
+
+KEYS = (b"a", b"b", b"c", b"d")
+MOST = 1_000
+"""`staged_bytes_max`"""
+LEASE_MS = 10_000
+
+
+class Story:
+    """A node of two partitions, and what it answers."""
+
+    def __init__(self, most: int = MOST, *, partitions: int = 2) -> None:
+        knobs = Settings(partitions=partitions, backups=0, staged_bytes_max=most, lock_lease_ms=LEASE_MS)
+        replica = Replica(LayeredStore(MemoryStore()))
+        self.node = Node(knobs, replica, node="n1", allocation="d1", address="n1:1", durable_lsn=0)
+        self.node.turn(1, [])
+        assert self.node.formation.form(1, 0, "c1", ["n1"]) == ""
+        self.turns = 0  # of what was done last
+        self.wait(1)
+        self.number = 0
+
+    def wait(self, ms: int) -> list[Reply]:
+        """Time passes."""
+        return self._turns(self.node.core.now + ms * MS, [])
+
+    def ask(self, request: Request) -> Reply:
+        """The one answer to a request."""
+        (answer,) = self.turn(Asked(1, request))
+        return answer
+
+    def turn(self, *events: Asked) -> list[Reply]:
+        """What is answered, by as many turns as it takes."""
+        return self._turns(self.node.core.now + 1, events)
+
+    def _turns(self, now: int, events: Sequence[Asked]) -> list[Reply]:
+        found: list[Reply] = []
+        self.turns = 0
+        while True:
+            effects = self.node.turn(now, events)
+            self.turns += 1
+            found += [reply for _, reply in effects.reply]
+            core, events, now = self.node.core, [], now + 1
+            if not (core.to_self or core.resumed):
+                return found
+
+    def tx(self) -> TxId:
+        """Another id."""
+        self.number += 1
+        return tx_of(b"a session.", self.number)
+
+    def stage(self, tx: TxId, number: int, *keys: bytes, size: int = 0, owner: TxId = b"", value: bytes = b"v") -> Reply:
+        """Stage a piece that writes some keys; all have `size` bytes."""
+        size = size or 2 * len(KEYS)
+        where = partition_of(KEYS[0], 2)
+        writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("acc", list(keys), [value] * len(keys))]
+        return self.ask(StageWrites(number, tx, owner or tx, where, number, size, writes))
+
+    def commit(self, tx: TxId, staged: int, *, prepare_only: bool = False) -> Reply:
+        """Commit what was staged, and the first key."""
+        writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("acc", [KEYS[0]], [b"v"])]
+        return self.ask(CommitTx(99, tx, tx, True, writes, [], [], staged=staged, prepare_only=prepare_only))
+
+    def values(self) -> list[bytes | None]:
+        """What the keys have."""
+        answer = self.ask(Get(98, "acc", list(KEYS)))
+        assert isinstance(answer, Values)
+        return [value for _, _, value in answer.values]
+
+
+def code(reply: Reply) -> str:
+    """Why it was refused, or nothing."""
+    return reply.code if isinstance(reply, Failed) else ""
+
+
+def test_a_commit_writes_what_was_staged_before_it_and_what_it_says_itself() -> None:
+    story, tx = Story(), Story().tx()
+    assert isinstance(story.stage(tx, 1, KEYS[1]), Done)
+    assert isinstance(story.stage(tx, 2, KEYS[2], KEYS[3]), Done)
+    assert story.values() == [None] * 4, "nothing of it has begun"
+    assert isinstance(story.commit(tx, 2), Done)
+    assert story.values() == [b"v"] * 4
+    assert story.commit(tx, 2) == Done(99), "who asks again is told the same, though nothing is staged any more"
+    assert story.stage(tx, 1, KEYS[1]) == Done(1), "and a piece that comes late is of no use"
+    assert not story.node.coordinator.staging._staged
+
+
+def test_a_commit_of_which_a_piece_is_missing_is_not_begun() -> None:
+    story = Story()
+    for pieces in (0, 1):
+        tx = story.tx()
+        for number in range(pieces):
+            story.stage(tx, number + 1, KEYS[number + 1])
+        assert code(story.commit(tx, 2)) == Code.UNSTAGED
+        assert story.values() == [None] * 4
+        for number in (1, 2):
+            assert isinstance(story.stage(tx, number, KEYS[number]), Done), "it is staged again from the first one on"
+        assert isinstance(story.commit(tx, 2), Done), "and committed under the same id"
+        assert story.values() == [b"v", b"v", b"v", None]
+        story.ask(Put(97, story.tx(), "acc", list(KEYS), [None] * 4))
+
+
+def test_a_piece_that_is_said_twice_counts_once_and_one_that_comes_too_early_does_not() -> None:
+    story = Story()
+    tx = story.tx()
+    assert code(story.stage(tx, 2, KEYS[2])) == Code.UNSTAGED, "nobody knows what came before"
+    assert isinstance(story.stage(tx, 1, KEYS[1]), Done)
+    assert isinstance(story.stage(tx, 1, KEYS[1]), Done)
+    assert code(story.stage(tx, 3, KEYS[3])) == Code.UNSTAGED
+    assert isinstance(story.stage(tx, 2, KEYS[2]), Done)
+    assert isinstance(story.commit(tx, 2), Done)
+    assert story.values() == [b"v", b"v", b"v", None]
+
+
+def test_two_transactions_that_are_staged_at_once_are_two() -> None:
+    story = Story()
+    mine, other = story.tx(), story.tx()
+    story.stage(mine, 1, KEYS[1], value=b"1")
+    story.stage(other, 1, KEYS[2], value=b"2")
+    assert isinstance(story.commit(other, 1), Done)
+    assert story.values() == [b"v", None, b"2", None]
+    assert isinstance(story.commit(mine, 1), Done)
+    assert story.values() == [b"v", b"1", b"2", None]
+
+
+def test_what_is_staged_is_bounded_and_room_is_for_whole_transactions() -> None:
+    story = Story()
+    first, second = story.tx(), story.tx()
+    assert isinstance(story.stage(first, 1, KEYS[1], size=700), Done)
+    refused = story.stage(second, 1, KEYS[2], size=301)
+    assert code(refused) == Code.BUSY
+    assert isinstance(refused, Failed)
+    assert "`staged_bytes_max`" in refused.message
+    assert refused.retryable
+    assert isinstance(story.stage(second, 1, KEYS[2], size=300), Done)
+    assert isinstance(story.stage(first, 2, KEYS[3], size=700), Done), "who has begun has room for the rest"
+    assert code(story.stage(story.tx(), 1, KEYS[1], size=MOST + 1)) == Code.USAGE, "that would be in vain for ever"
+    assert isinstance(story.commit(second, 1), Done)
+    assert isinstance(story.stage(story.tx(), 1, KEYS[1], size=300), Done), "its room is there again"
+
+
+def test_more_than_was_said_or_can_be_is_refused_and_forgotten() -> None:
+    story = Story(1 << 30)
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[1], size=4)
+    refused = story.stage(tx, 2, KEYS[2], size=4, value=b"vv")
+    assert (code(refused), code(story.commit(tx, 1))) == (Code.USAGE, Code.UNSTAGED)
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[1])
+    assert code(story.stage(tx, 2, KEYS[2], KEYS[1])) == Code.USAGE, "a key is in two pieces"
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[0])
+    assert code(story.commit(tx, 1)) == Code.USAGE, "or in a piece and in the commit"
+    tx = story.tx()
+    many = [b"%06d" % number for number in range(KEYS_MAX)]
+    assert isinstance(story.stage(tx, 1, *many, size=1 << 20), Done)
+    assert code(story.commit(tx, 1)) == Code.USAGE, "one key too many"
+    assert story.values() == [None] * 4
+
+
+def test_more_in_one_partition_than_a_record_holds_is_not_committed() -> None:
+    story, large = Story(1 << 30), bytes(PART_BYTES_MAX // 2)
+    tx = story.tx()
+    for number in (1, 2):
+        assert isinstance(story.stage(tx, number, b"{a}%d" % number, size=PART_BYTES_MAX + 8, value=large), Done)
+    assert code(story.commit(tx, 2)) == Code.CONFLICT
+    assert story.values() == [None] * 4
+    assert not any(story.node.core.replica.partition(number).prepared for number in (0, 1))
+
+
+def test_whose_client_says_nothing_more_is_forgotten_after_a_lease() -> None:
+    story = Story()
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[1], size=MOST)
+    story.wait(LEASE_MS - 1)
+    story.stage(tx, 2, KEYS[2], size=MOST)
+    story.wait(LEASE_MS - 1)
+    assert code(story.stage(story.tx(), 1, KEYS[1])) == Code.BUSY, "each piece renews it"
+    story.wait(2)
+    assert not story.node.coordinator.staging._staged
+    assert code(story.commit(tx, 2)) == Code.UNSTAGED
+    assert isinstance(story.stage(story.tx(), 1, KEYS[1]), Done)
+
+
+def test_what_is_given_up_is_forgotten_at_once() -> None:
+    story = Story()
+    tx, owner = story.tx(), b"o" * 16
+    story.stage(tx, 1, KEYS[1], size=MOST, owner=owner)
+    story.ask(Unlock(2, b"p" * 16))
+    assert code(story.stage(story.tx(), 1, KEYS[1])) == Code.BUSY
+    story.ask(Unlock(2, owner))
+    assert isinstance(story.stage(story.tx(), 1, KEYS[1]), Done)
+
+
+def test_what_is_prepared_only_is_committed_without_being_staged_again() -> None:
+    story = Story()
+    tx = story.tx()
+    story.stage(tx, 1, *KEYS[1:])
+    assert story.commit(tx, 1, prepare_only=True) == Done(99)
+    assert story.commit(tx, 1) == Done(99)
+    assert story.values() == [b"v"] * 4
+
+
+def test_who_has_acknowledged_an_answer_is_not_believed_to_begin_again() -> None:
+    story = Story()
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[1])
+    story.commit(tx, 1)
+    story.ask(KeepSessions(3, [(b"a session.", story.number)]))
+    for number in (0, 1):
+        story.node.core.replica.apply(r.Forget(number, 1, [(b"a session.", story.number)]))
+    story.ask(Put(97, story.tx(), "acc", [KEYS[1]], [b"later"]))
+    story.stage(tx, 1, KEYS[1])
+    assert code(story.commit(tx, 1)) == Code.ANSWERED
+    assert story.values()[1] == b"later"
+
+
+class Asked16:
+    """A coordinator of sixteen partitions, of which each part has a hundred bytes; nobody hears what it asks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, flying: int) -> None:
+        self.story = Story(FLYING_OF_STAGED * flying, partitions=16)
+        self.tx = self.story.tx()
+        self.asked: list[PrepareParts] = []
+        core = self.story.node.core
+        tell = core.tell
+        monkeypatch.setattr(
+            core, "tell", lambda to, said: self.asked.append(said) if isinstance(said, PrepareParts) else tell(to, said)
+        )
+        by_partition = {partition_of(key, 16): key for key in (b"%06d" % number for number in range(200))}
+        first, *rest = (by_partition[number] for number in range(16))
+        where, value = partition_of(first, 16), bytes(94)
+        writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("acc", rest, [value] * 15)]
+        self.story.ask(StageWrites(1, self.tx, self.tx, where, 1, 1_500, writes))
+        self.story.turn(Asked(1, CommitTx(2, self.tx, self.tx, True, [("acc", [first], [value])], [], [], staged=1)))
+
+    def parts(self) -> list[int]:
+        """Of which parts votes were asked for since this was asked last."""
+        asked, self.asked = self.asked, []
+        return [part.partition for one in asked for part in one.parts]
+
+    def vote(self, *numbers: int) -> None:
+        """These vote."""
+        fence, node = self.story.node.core.fence, self.story.node
+        for number in numbers:
+            node.coordinator.on_vote("n1", Vote(fence, self.tx, number, 1, yes=True, reason=""))
+        self.story.wait(0)
+
+
+def test_no_more_is_asked_for_than_may_be_on_its_way_and_the_rest_as_votes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Asked16(monkeypatch, 350)
+    asked = told.parts()
+    assert asked == [0, 1, 2, 3], "the fourth begins within it"
+    told.vote(1)
+    assert told.parts() == [4]
+    told.vote(0, 2, 3, 4)
+    assert told.parts() == [5, 6, 7, 8]
+    large = told.story.node.coordinator.active[told.tx].large
+    assert large is not None
+    assert (large.flying, large.size) == (400, 1_600)
+    assert sorted(told.story.node.coordinator.active[told.tx].parts) == [*range(5, 16)], "what has voted is kept no more"
+    for number in range(5, 16):
+        told.vote(number)
+    assert told.story.node.coordinator._committing() == 0, "its room is there for others"
+
+
+def test_what_does_not_vote_is_asked_again_after_a_while_that_its_bytes_make_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = Asked16(monkeypatch, 350)
+    monkeypatch.setattr(commits, "RESEND_BYTES", 200)
+    told.parts()
+    told.vote(2)
+    assert told.parts() == [4]
+    after = told.story.node.core.settings.retransmit_ms
+    told.story.wait(3 * after - 5)
+    assert told.parts() == [], "four hundred bytes are left alone for three times as long"
+    told.story.wait(10)
+    assert told.parts() == [0, 1, 3, 4], "and then those that have not voted are asked again, and nobody else"
+
+
+def test_a_turn_asks_for_as_much_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ROUND_BYTES", 250)
+    monkeypatch.setattr(asking, "BYTES_OF_WORK", 300 / WORK_MAX)
+    told = Asked16(monkeypatch, 1_600)
+    assert told.parts() == [*range(16)]
+    assert told.story.turns == 6, "one for the commit, and one for each three parts that it has no room for"
+
+
+def test_a_large_transaction_that_comes_to_nothing_is_asked_about_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Asked16(monkeypatch, 350)
+    told.parts()
+    node = told.story.node
+    node.coordinator.on_vote("n1", Vote(node.core.fence, told.tx, 0, 1, yes=False, reason="no"))
+    told.vote(1, 2, 3)
+    assert told.parts() == []
+    assert node.coordinator._committing() == 0
