@@ -59,7 +59,7 @@ class Asking(Deciding):
             self.core.in_pieces(self._ask_in_rounds(transaction, large, self.core.fence))
 
     def _room(self, large: Large) -> int:
-        return self.core.settings.staged_bytes_max // FLYING_OF_STAGED - large.flying
+        return max(1, self.core.settings.staged_bytes_max // FLYING_OF_STAGED) - large.flying
 
     def _ask_in_rounds(self, transaction: Transaction, large: Large, version: Version) -> Iterator[int]:
         core, unasked = self.core, large.unasked

@@ -33,9 +33,10 @@ Writes = list[tuple[Namespace, list[bytes], list[bytes | None]]]
 class _Staged:
     """What is here of one transaction."""
 
-    __slots__ = ("keys", "left", "owner", "partition", "pieces", "size", "ttls", "until", "writes")
+    __slots__ = ("keys", "left", "owner", "partition", "pieces", "session", "size", "ttls", "until", "writes")
 
-    def __init__(self, request: StageWrites) -> None:
+    def __init__(self, session: SessionId, request: StageWrites) -> None:
+        self.session = session
         self.owner = request.owner
         self.partition = request.partition
         self.size = self.left = request.size
@@ -93,13 +94,14 @@ class Staging:
         core, tx, local = self.core, request.tx, self.core.local[request.partition]
         if not self.admission.may_serve(session, request, local, None, new=False):
             return
-        staged = self._staged.get(tx)
+        staged = self._of(session, tx)
         if staged is None and self._is_known(tx, request.partition):
             probe("stage.of_what_is_known")  # a late repetition: its commit is here already, or over
         elif staged is None and request.number == 1:
+            self._staged.pop(tx, None)  # another connection's
             if not self._has_room(session, request):
                 return
-            staged = self._staged[tx] = _Staged(request)
+            staged = self._staged[tx] = _Staged(session, request)
         elif staged is None or request.number > staged.pieces + 1:
             probe("stage.not_the_next")
             self._unstaged(session, request, 0 if staged is None else staged.pieces)
@@ -114,6 +116,11 @@ class Staging:
             staged.until = core.now + core.settings.lock_lease_ms * MS
             self._wake(staged.until)
         self.desk.reply(session, Done(request.id))
+
+    def _of(self, session: SessionId, tx: TxId) -> _Staged | None:
+        """What is here of a transaction that was said over this connection: nobody adds to what another one has said."""
+        staged = self._staged.get(tx)
+        return staged if staged is not None and staged.session == session else None
 
     def _is_known(self, tx: TxId, number: int) -> bool:
         known = self.core.replica.partition(number).results.get(tx) is not None
@@ -142,7 +149,7 @@ class Staging:
 
     def take(self, session: SessionId, request: CommitTx) -> CommitTx | None:
         """The commit with all that was staged for it, which is not here any more; None: it was refused."""
-        staged = self._staged.get(request.tx)
+        staged = self._of(session, request.tx)
         if staged is None or staged.pieces != request.staged:
             probe("stage.commit_of_what_is_not_staged")
             self._unstaged(session, request, 0 if staged is None else staged.pieces)

@@ -34,7 +34,7 @@ from engine.messages import (
     kind_of,
 )
 from engine.node.node import Node
-from engine.protocol.requests import Reply, Request
+from engine.protocol.requests import CommitTx, Reply, Request, StageWrites
 from engine.state.recover import recover
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -441,7 +441,8 @@ class Cluster:
         """A client, or an operator, asks a node."""
         self.up(name)
         self.asked[request.id] = what
-        self.turn(self.hosts[name], [Asked(request.id, request)])
+        staging = isinstance(request, StageWrites) or (isinstance(request, CommitTx) and request.staged > 0)
+        self.turn(self.hosts[name], [Asked(0 if staging else request.id, request)])  # of all else each has its connection
 
     def checkpoint(self, name: NodeId) -> None:
         """Make a node write a checkpoint now."""

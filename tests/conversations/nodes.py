@@ -40,7 +40,21 @@ from collections.abc import Callable
 import msgspec
 
 from engine.node.node import Node
-from engine.protocol.requests import Admin, Check, CommitTx, Get, GetStatus, Lock, Put, Request, Scan, Scanned, Swap, Unlock
+from engine.protocol.requests import (
+    Admin,
+    Check,
+    CommitTx,
+    Get,
+    GetStatus,
+    Lock,
+    Put,
+    Request,
+    Scan,
+    Scanned,
+    StageWrites,
+    Swap,
+    Unlock,
+)
 from engine.state.store import Entry
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
@@ -283,8 +297,16 @@ class NodesStory(Interpreter):
     def on_commit(self, command: Command) -> None:
         self._commit(command, prepare_only=False)
 
+    def on_stage(self, command: Command) -> None:
+        """`stage t1 2 decided=0 size=8 acc/1 b=1`: the second piece of what it will write."""
+        at, decided, size = command.option("at"), int(command.option("decided") or 0), int(command.option("size") or 99)
+        name, number = command.word("a transaction"), command.number("which piece")
+        tx, (writes, _) = self.names.tx(name), self._shares(command.rest())
+        request = StageWrites(self._id(), tx, tx, decided, number, size, writes)
+        self._ask(decided, request, f"stage {name} {number}", at)
+
     def _commit(self, command: Command, *, prepare_only: bool) -> None:
-        at, name = command.option("at"), command.word("a transaction")
+        at, staged, name = command.option("at"), command.option("staged"), command.word("a transaction")
         tx = self.names.tx(name)
         words = command.rest()
         if words:
@@ -298,7 +320,9 @@ class NodesStory(Interpreter):
             reading = words.index("reading") if "reading" in words else len(words)
             writes, _ = self._shares(words[:reading])
             _, reads = self._shares(words[reading + 1 :])
-            self.commits[tx] = CommitTx(0, tx, tx, tx not in self.pessimistic, writes, [], reads, conditions=conditions)
+            mode = tx not in self.pessimistic
+            commit = CommitTx(0, tx, tx, mode, writes, [], reads, conditions=conditions, staged=int(staged or 0))
+            self.commits[tx] = commit
         elif tx not in self.commits:
             raise StoryError(f"what does {name} write?")
         request = msgspec.structs.replace(self.commits[tx], id=self._id(), prepare_only=prepare_only)
@@ -434,7 +458,7 @@ class NodesStory(Interpreter):
                 return self._partition_of(key)
             case CommitTx(writes=[(_, [key, *_], _), *_]):
                 return self._partition_of(key)
-            case GetStatus(partition=partition):
+            case GetStatus(partition=partition) | StageWrites(partition=partition):
                 return partition
         raise StoryError(f"cannot be asked again: {request}")
 

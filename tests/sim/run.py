@@ -178,7 +178,8 @@ def _run_seed(
     if draws.of("archive").random() < ARCHIVES_SHARE:
         settings = msgspec.structs.replace(settings, wal_archive_bytes_per_s=1 << 20)
     remembers = draws.of("mutations").choice([0, 4 << 10, 64 << 20])
-    settings = msgspec.structs.replace(settings, mutations_bytes=remembers)
+    staged = draws.of("staged writes").choice([2 << 10, 8 << 10, 1 << 20])
+    settings = msgspec.structs.replace(settings, mutations_bytes=remembers, staged_bytes_max=staged)
     if knobs.nodes is not None:
         count = knobs.nodes
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))

@@ -24,6 +24,7 @@ from wal.ids import NO_ERA, Era, Namespace, TxId
 Key = tuple[Namespace, bytes]
 LOCK_TIMEOUT_MS = 5_000
 CALL_TIMEOUT_NS = 10_000 * MS
+ALL_AT_ONCE = 1 << 62
 
 
 class SimTransaction:
@@ -37,8 +38,11 @@ class SimTransaction:
         late: bool = False,
         timeout_ns: int = CALL_TIMEOUT_NS,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        at_once: int = ALL_AT_ONCE,
     ) -> None:
+        """`at_once`: what writes more bytes than that is staged in pieces of as many."""
         self.client = client
+        self.at_once = at_once
         self.optimistic = optimistic
         self.late = late
         self.unlocked = False  # it has written what it has not locked
@@ -182,6 +186,8 @@ class SimTransaction:
             prepare_only=prepare_only,
             label=self.label,
             labels_all=self.client.router.identity.labels_all(self.tx),
+            size=sum(len(key) + len(new or b"") for (_, key), new in self.written.items()),
+            at_once=self.at_once,
         )
 
     async def prepare(self) -> None:
@@ -217,8 +223,9 @@ class SimTransaction:
         await self.decide()
 
     async def decide(self) -> None:
-        """Ask for the commit itself."""
-        self.commit_call = self.request()
+        """Ask for the commit itself; what was staged to prepare it is taken to be staged."""
+        before, self.commit_call = self.commit_call, self.request()
+        self.commit_call.staged = before.staged if before is not None else 0
         await self.client.call(self.commit_call, timeout_ns=self.timeout_ns)
 
     async def rollback(self) -> None:

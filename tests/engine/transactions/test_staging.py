@@ -50,6 +50,7 @@ class Story:
         self.node.turn(1, [])
         assert self.node.formation.form(1, 0, "c1", ["n1"]) == ""
         self.turns = 0  # of what was done last
+        self.session = 1
         self.wait(1)
         self.number = 0
 
@@ -59,7 +60,7 @@ class Story:
 
     def ask(self, request: Request) -> Reply:
         """The one answer to a request."""
-        (answer,) = self.turn(Asked(1, request))
+        (answer,) = self.turn(Asked(self.session, request))
         return answer
 
     def turn(self, *events: Asked) -> list[Reply]:
@@ -143,6 +144,19 @@ def test_a_piece_that_is_said_twice_counts_once_and_one_that_comes_too_early_doe
     assert isinstance(story.stage(tx, 2, KEYS[2]), Done)
     assert isinstance(story.commit(tx, 2), Done)
     assert story.values() == [b"v", b"v", b"v", None]
+
+
+def test_nobody_adds_to_what_another_connection_has_said() -> None:
+    """Whose connection broke begins again over the next one, with as much room; so does who only has the same id."""
+    story = Story()
+    tx = story.tx()
+    story.stage(tx, 1, KEYS[3], size=MOST)
+    story.session = 2
+    assert code(story.stage(tx, 2, KEYS[2], size=MOST)) == Code.UNSTAGED
+    assert code(story.commit(tx, 1)) == Code.UNSTAGED
+    assert isinstance(story.stage(tx, 1, KEYS[1], size=MOST), Done)
+    assert isinstance(story.commit(tx, 1), Done)
+    assert story.values() == [b"v", b"v", None, None]
 
 
 def test_two_transactions_that_are_staged_at_once_are_two() -> None:

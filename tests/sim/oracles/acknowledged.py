@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
-from engine.protocol.requests import CommitTx, Done, Put, Reply, Request, Swap
+from msgspec import structs
+
+from engine.protocol.requests import CommitTx, Done, Put, Reply, Request, StageWrites, Swap
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.ledger import Fact, Ledger, Span
@@ -12,7 +15,7 @@ from tests.sim.oracles.oracle import Oracle
 from tests.sim.oracles.ruined import Ruined
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import Fragment, NodeId, TxId, fragment_name, partition_of
+from wal.ids import Fragment, Namespace, NodeId, TxId, fragment_name, partition_of
 from wal.records import History, Prepare, Record, Update, Write
 
 Asked = tuple[NodeId, int, int, int]
@@ -27,6 +30,7 @@ class Acknowledged(Oracle):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._asked: dict[Asked, Put | Swap | CommitTx] = {}
+        self._pieces: dict[TxId, dict[int, StageWrites]] = {}  # to anybody: an answer may be told again by who has none
         self._kept: dict[TxId, dict[Fragment, list[Fact]]] = {}
         self._touched: dict[TxId, dict[int, None]] = {}  # the partitions that vote on a transaction
         self._ruined = Ruined()
@@ -54,8 +58,12 @@ class Acknowledged(Oracle):
         self._ruined.add(machine)
 
     def asked(self, machine: Machine, session: int, request: Request) -> None:
-        """A write came."""
-        if isinstance(request, WRITES):
+        """A write came, or a piece of one that is to come."""
+        if isinstance(request, StageWrites):
+            self._pieces.setdefault(request.tx, {})[request.number] = request
+        elif isinstance(request, WRITES):
+            if isinstance(request, CommitTx) and request.staged:
+                request = whole(request, self._pieces.get(request.tx, {}))
             self._asked[machine.name, machine.boot, session, request.id] = request
 
     def answers(self, machine: Machine, session: int, reply: Reply, needed_lsn: int) -> None:
@@ -141,6 +149,17 @@ def _let_go(machine: Machine, number: int, newest: Topology) -> bool:
     return (
         goes_by is not None and goes_by.version > newest.version and machine.name not in goes_by.placements[number].in_sync
     )
+
+
+def whole(commit: CommitTx, pieces: Mapping[int, StageWrites]) -> CommitTx:
+    """A commit with what was staged for it, where it was; a namespace comes once."""
+    writes: dict[Namespace, tuple[list[bytes], list[bytes | None]]] = {}
+    said = [pieces[number].writes for number in range(1, commit.staged + 1) if number in pieces]
+    for namespace, keys, values in chain(commit.writes, *said):
+        known = writes.setdefault(namespace, ([], []))
+        known[0].extend(keys)
+        known[1].extend(values)
+    return structs.replace(commit, writes=[(namespace, *rest) for namespace, rest in writes.items()])
 
 
 def counters(span: Span) -> Iterable[int]:

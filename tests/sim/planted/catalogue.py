@@ -15,11 +15,12 @@ from tests.sim.planted.migrations import MIGRATIONS
 from tests.sim.planted.namespaces import NAMESPACES
 from tests.sim.planted.queues import QUEUES
 from tests.sim.planted.rot import ROT
+from tests.sim.planted.staging import STAGING
 from tests.sim.planted.transactions import TRANSACTIONS
 from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
 _MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
-_DATA = (TRANSACTIONS, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
+_DATA = (TRANSACTIONS, STAGING, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
 _COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}

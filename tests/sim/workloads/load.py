@@ -77,13 +77,16 @@ class Load:
 
 
 def begin(client: Client, rng: Random) -> SimTransaction:
-    """A transaction of any kind, more or less patient."""
-    return SimTransaction(
+    """A transaction of any kind, more or less patient; of every third what it writes is staged, each key by itself."""
+    tx = SimTransaction(
         client,
         optimistic=rng.random() < 0.5,
         timeout_ns=rng.choice([TIMEOUT_NS, TIMEOUT_NS // 8]),
         lock_timeout_ms=rng.choice([5_000, 1_000, 100]),
     )
+    if not tx.tx[-1] % 3:
+        tx.at_once = 1
+    return tx
 
 
 async def give_up(tx: SimTransaction, rng: Random) -> None:

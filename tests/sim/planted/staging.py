@@ -1,0 +1,98 @@
+"""Faults in what is staged of large transactions, and in how votes on them are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import structs
+
+from engine.messages import Vote
+from engine.protocol.requests import CommitTx
+from engine.transactions.commits import Large, Transaction
+from engine.transactions.staging import Staging
+from tests.sim.machine import Machine
+from tests.sim.planted.fault import Faults, around, replace
+from wal.ids import NodeId
+
+STAGING = Faults()
+
+
+def _staging(machine: Machine) -> Staging:
+    assert machine.node is not None
+    return machine.node.coordinator.staging
+
+
+@STAGING.fault("5")
+def a_commit_of_which_pieces_are_missing(machine: Machine) -> None:
+    """A commit is taken as it is, though not all that was staged for it is here."""
+    staging = _staging(machine)
+
+    def take(original: Callable[..., Any], session: int, request: CommitTx) -> CommitTx:
+        staged = staging._of(session, request.tx)
+        if staged is None or staged.pieces != request.staged:
+            return request
+        whole: CommitTx = original(session, request)
+        return whole
+
+    around(staging, "take", take)
+
+
+@STAGING.fault("5")
+def what_others_have_staged_goes_with_a_commit(machine: Machine) -> None:
+    """What is staged at a node is kept by partition, and not by transaction: whoever commits first has all of it."""
+    staging = _staging(machine)
+
+    def take(original: Callable[..., Any], session: int, request: CommitTx) -> CommitTx | None:
+        here = staging._staged[request.tx].partition if request.tx in staging._staged else -1
+        others = [s for tx, s in staging._staged.items() if tx != request.tx and s.partition == here]
+        whole: CommitTx | None = original(session, request)
+        if whole is None or not others:
+            return whole
+        writes = {namespace: (list(keys), list(values)) for namespace, keys, values in whole.writes}
+        for other in others:
+            for namespace, (keys, values) in other.writes.items():
+                mine = writes.setdefault(namespace, ([], []))
+                mine[0].extend(keys)
+                mine[1].extend(values)
+        return structs.replace(whole, writes=[(namespace, *rest) for namespace, rest in writes.items()])
+
+    around(staging, "take", take)
+
+
+@STAGING.fault("10")
+def staged_for_ever(machine: Machine) -> None:
+    """What a client has staged is kept until it commits, whether or not it lives."""
+    replace(_staging(machine), "tick", lambda: None)
+
+
+@STAGING.fault("10")
+def whoever_was_not_asked_is_never_asked(machine: Machine) -> None:
+    """Votes make no room for others: what was not asked for at first is asked for no more."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def ask_on(transaction: Transaction, large: Large, voted: int) -> None:
+        large.voted(voted)
+
+    def ask_votes(original: Callable[..., None], transaction: Transaction) -> None:
+        if transaction.large is None or transaction.sent_at == transaction.since:
+            original(transaction)
+
+    replace(coordinator, "_ask_on", ask_on)
+    around(coordinator, "_ask_votes", ask_votes)
+
+
+@STAGING.fault("5")
+def whoever_was_not_asked_is_not_waited_for(machine: Machine) -> None:
+    """A large transaction is committed when all have voted that were asked, though not all were."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def on_vote(original: Callable[..., None], sender: NodeId, message: Vote) -> None:
+        transaction = coordinator.active.get(message.tx)
+        if transaction is not None and transaction.large is not None and message.yes:
+            transaction.awaited = {message.partition: None}
+        original(sender, message)
+
+    around(coordinator, "on_vote", on_vote)

@@ -1,0 +1,127 @@
+"""Stories of transactions whose writes are staged: said before the commit, piece by piece, and asked about bit by bit."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol.requests import CommitTx, StageWrites
+from tests.sim.clients import Client
+from tests.sim.network import Rule
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.transactions import SimTransaction
+from tests.sim.world import SECOND, Plant
+
+STAGING = Stories()
+story = STAGING.story
+
+X, Y, Z = key(0), key(1), key(2)
+PIECE = len(Y) + 1
+"""Bytes of a piece: a key with a value of one byte."""
+
+
+def _written(stage: Stage, value: bytes, *names: bytes, client: Client | None = None) -> SimTransaction:
+    """A transaction that writes some keys, and stages each but the first."""
+    who = client or stage.client
+    tx = SimTransaction(who, optimistic=True, timeout_ns=ANSWER_NS, at_once=1)
+    stage.do(tx.put(NAMESPACE, dict.fromkeys(names, value)), who)
+    return tx
+
+
+def _hold(stage: Stage, kind: type[CommitTx | StageWrites], client: Client, number: int = 0) -> Rule:
+    """The next such request of a client (about this piece) stands still on its way."""
+
+    def matches(src: str, _: str, said: object) -> bool:
+        return src == client.name and isinstance(said, kind) and number in (0, getattr(said, "number", 0))
+
+    rule = Rule("a request", matches, drop=False, left=1)
+    stage.world.network.rules.append(rule)
+    return rule
+
+
+@story
+def a_coordinator_restarts_between_the_pieces_and_the_commit(plant: Plant | None) -> None:
+    """n1 has all pieces of a transaction, and loses its power before the commit comes; the client stages them again."""
+    with Stage(plant) as stage:
+        tx = _written(stage, b"1", X, Y, Z)
+        held = _hold(stage, CommitTx, stage.client)
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: held.caught > 0, "the pieces are staged, and the commit is on its way")
+        stage.power_cut("n1")
+        stage.start("n1")
+        stage.end(held)
+        stage.until(lambda: committing.done, "the client is told how it ended")
+        stage.must(told(committing), f"nothing stands in its way: {committing.failure!r}")
+        found = [stage.get(name) for name in (X, Y, Z)]
+        stage.must(found == [b"1"] * 3, f"a transaction is all or nothing: {found}")
+        stage.curtain()
+
+
+@story
+def two_clients_stage_at_one_coordinator(plant: Plant | None) -> None:
+    """The first one has staged, and its commit is on its way; the second one stages and commits. Then the first does."""
+    with Stage(plant) as stage:
+        other = stage.another()
+        mine = _written(stage, b"1", X, Y)
+        held = _hold(stage, CommitTx, stage.client)
+        committing = stage.begin(mine.commit())
+        stage.until(lambda: held.caught > 0, "the first has staged")
+        stage.do(_written(stage, b"2", key(0, 1), Z, client=other).commit(), other)
+        found = stage.get(Y), stage.get(Z)
+        stage.must(found == (None, b"2"), f"nobody has committed the first one yet: {found}")
+        stage.world.network.release([held], stage.world.network.held)
+        stage.until(lambda: committing.done, "the first commits")
+        stage.must(told(committing), "and may")
+        found = stage.get(Y), stage.get(Z)
+        stage.must(found == (b"1", b"2"), f"each wrote what was its own: {found}")
+        stage.curtain()
+
+
+@story
+def a_client_dies_when_half_is_staged(plant: Plant | None) -> None:
+    """There is room for one transaction at a time, and the client that has begun is never heard of again."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, staged_bytes_max=2 * PIECE)) as stage:
+        other = stage.another()
+        held = _hold(stage, StageWrites, stage.client, 2)
+        stage.begin(_written(stage, b"1", X, Y, Z).commit())
+        stage.until(lambda: held.caught > 0, "the first piece is staged")
+        stage.client.die()
+        committing = stage.begin(_written(stage, b"2", X, Y, Z, client=other).commit(), other)
+        stage.wait(SETTINGS.lock_lease_ms // 2)
+        stage.must(not committing.done, "it waits for its turn")
+        stage.wait(2 * SETTINGS.lock_lease_ms)
+        stage.must(told(committing), "what nobody says more of is forgotten after a lease")
+        stage.curtain()
+
+
+@story
+def a_part_is_asked_for_when_others_have_voted(plant: Plant | None) -> None:
+    """One part may be on its way at a time, of three; the vote of the second one is late."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, staged_bytes_max=2 * PIECE)) as stage:
+        late = stage.lose("prepare-parts", "n1", "n2")
+        committing = stage.begin(_written(stage, b"1", X, Y, Z).commit())
+        stage.until(lambda: late.caught > 0, "n2 is asked, and does not hear it")
+        stage.wait(50)
+        stage.must(not told(committing), "not all have voted")
+        stage.end(late)
+        stage.until(lambda: committing.done, "n2 is asked again")
+        stage.must(told(committing), f"nothing stands in its way: {committing.failure!r}")
+        found = [stage.get(name) for name in (X, Y, Z)]
+        stage.must(found == [b"1"] * 3, f"a transaction is all or nothing: {found}")
+        stage.curtain()
+
+
+@story
+def a_coordinator_dies_when_some_parts_were_asked_for(plant: Plant | None) -> None:
+    """n1 and n2 have voted, n3 was not asked; n1 dies, and n2 recovers the transaction. The client commits it again."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, staged_bytes_max=2 * PIECE)) as stage:
+        unasked = stage.lose("prepare-parts", "n1", "n3")
+        tx = _written(stage, b"1", X, Y, Z)
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: unasked.caught > 0, "n1 and n2 have voted")
+        stage.power_cut("n1")
+        stage.end(unasked)
+        stage.until(lambda: committing.done, "the client is told how it ended", look_every=SECOND // 10)
+        reader = stage.another()
+        found = [stage.get(name, reader) for name in (X, Y, Z)]
+        stage.must(found == [b"1" if told(committing) else None] * 3, f"a transaction is all or nothing: {found}")
+        stage.curtain()
