@@ -346,7 +346,11 @@ class FragmentState:
 
     def tail(self) -> list[Write]:
         """Every applied write above stable, in order."""
-        return [*(write for _, _, write in self.unstable), *sorted(self.beyond.values(), key=_start)]
+        return [*(write for _, _, write in self.unstable), *self.above_lwm()]
+
+    def above_lwm(self) -> list[Write]:
+        """Of these what lies above a gap."""
+        return sorted(self.beyond.values(), key=_start)
 
     @property
     def history(self) -> list[tuple[int, int]]:

@@ -345,8 +345,11 @@ class Node(Fence, Protocol):
         """The same, for what nobody waits for: a turn does a `LITTLE` of all such."""
         ...
 
-    def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None]) -> bool:
-        """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`."""
+    def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
+        """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`.
+
+        `again`: also those that are here, which are undone first.
+        """
         ...
 
 
@@ -419,6 +422,10 @@ class Shipping(Protocol):
 
     def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send an operation, already logged here, to the copies of its partition."""
+        ...
+
+    def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
+        """The same; one that writes very many keys goes by itself, in a turn of its own."""
         ...
 
     def lag(self, node: NodeId, partitions: Container[int]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from typing import assert_never, get_args
 
 from msgspec import structs
@@ -55,6 +56,7 @@ class Promotion(Rule):
         self.owed: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
         self._working_out: dict[int, dict[NodeId, CopyTail | None]] = {}  # of these, whose answers bring large writes
+        self._beginning: dict[int, list[r.Write]] = {}  # of those that have taken all, what they issue again
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
         self._early: dict[NodeId, AskTail] = {}  # asked by who goes by a step that is not here yet
@@ -80,6 +82,7 @@ class Promotion(Rule):
             if not local.mine and self.owed.pop(local.number, 0) is None:
                 probe("promotion.moved_on")  # to another primary, which asks this one
                 self._waiting.pop(local.number, None)
+                self._beginning.pop(local.number, None)
             answers = self._waiting.get(local.number)
             if answers is None or answers.keys() <= dict.fromkeys(local.needed).keys():
                 continue
@@ -90,7 +93,7 @@ class Promotion(Rule):
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
         self._waiting, self._working_out, self._early, self.owed = {}, {}, {}, {}
-        self._alone = deque()
+        self._beginning, self._alone = {}, deque()
         self._become(partitions)
 
     def _become(self, partitions: Iterable[LocalPartition]) -> None:
@@ -233,6 +236,23 @@ class Promotion(Rule):
             return  # the next map lists it as a copy that must catch up, and another leads
         if not answers:
             self._keep_as_it_is(number)
+        again = [_issued_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()]
+
+        def begin() -> None:
+            if self._beginning.get(number) is again:  # else another map came
+                del self._beginning[number]
+                self._begin(number, answers, lowest, again)
+
+        self._beginning[number] = again
+        if core.works_out(again, begin, again=True):
+            probe("promotion.works_out_what_it_issues_again")
+        else:
+            begin()
+
+    def _begin(self, number: int, answers: dict[NodeId, CopyTail], lowest: int, again: list[r.Write]) -> None:
+        """Begin the epoch: all of it is one batch, and this copy takes it first."""
+        core = self.core
+        local, state = core.local[number], core.replica.partition(number)
         package: list[r.Record] = []
         package.extend(_epochs_after(number, state, lowest))
         lacked = [
@@ -245,13 +265,13 @@ class Promotion(Rule):
         if lacked:
             probe("promotion.survivor_lacked_writes")
             package.append(r.History(lacked))
-        start, own = _begin(local, state)
+        start, own = _begin(local, state, again)
         package.append(start)
         package.extend(own)
         for record in (start, *own):
             core.log(record)
         operation = Operation(local, package, counted=partial(self._done, local), abandoned=self._abandoned)
-        self._replication.ship(operation, local)
+        self._replication.ship_by_size(operation, local)
 
     def _take(self, number: int, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
@@ -340,25 +360,22 @@ def _emptied(state: PartitionState) -> bool:
     return any(fragment.loading for fragment in state.fragments.values())
 
 
-def _begin(local: LocalPartition, state: PartitionState) -> tuple[r.EpochStart, list[r.Record]]:
+def _begin(local: LocalPartition, state: PartitionState, again: list[r.Write]) -> tuple[r.EpochStart, list[r.Record]]:
     """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
     number, epoch = local.number, local.epoch
     firsts: list[tuple[Namespace, int]] = []
-    again: list[r.Write] = []
+    taken: dict[Namespace, list[tuple[int, int]]] = {}
+    for write in chain(again, *(prepare.writes for prepare in state.prepared.values())):
+        taken.setdefault(write.namespace, []).append((write.start, write.delta))
     gaps: list[r.Range] = []
     for namespace, fragment in state.fragments.items():
         lwm = fragment.counter.lwm
         firsts.append((namespace, lwm + 1))
-        above = [w for w in fragment.lacking(lwm, []) if w.start >= lwm]
-        again.extend(_issued_in(epoch, w) for w in above)
-        taken = PartitionCounter(lwm)
-        for write in above:
-            taken.update(write.start, write.delta)
-        for prepare in state.prepared.values():
-            for write in prepare.writes:
-                if write.namespace == namespace:
-                    taken.update(write.start, write.delta)
-        gaps.extend((namespace, start, delta) for start, delta in taken.missing(taken.highest_applied))
+        if namespace in taken:
+            counter = PartitionCounter(lwm)
+            for start, delta in taken[namespace]:
+                counter.update(start, delta)
+            gaps.extend((namespace, *gap) for gap in counter.missing(counter.highest_applied))
     records: list[r.Record] = []
     if again:
         probe("promotion.issued_again")

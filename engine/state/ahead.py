@@ -197,8 +197,8 @@ def ahead_of(known: AllAhead, fragment: FragmentState, write: Write, watch: Watc
     if ahead.newer is not None:
         watch.done(ahead)
         ahead.look_again(watch.store, fragment)
-    elif fragment.loading or fragment.suspects:
-        return None
+    elif fragment.loading or (fragment.suspects and not ahead.rows.keys() <= fragment.suspects.keys()):
+        return None  # what was undone is in doubt by every key, and issued again it stands in the place of all of them
     end = write.end
     for later in fragment.beyond.values():  # whatever is newer lies above the gap which this write fills
         if later.start >= end:

@@ -241,10 +241,11 @@ class Core:
                 self.resume(lambda: self.in_pieces(pieces))
                 return
 
-    def works_out(self, writes: Sequence[Write], go_on: Callable[[], None]) -> bool:
+    def works_out(self, writes: Sequence[Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
         """Whether some of these writes, which are to be taken now, are so large that they are worked out first.
 
         Then it is done in pieces, and they are taken when it goes on, in a turn of its own; unless it is not to by then.
+        Those that are here already are not taken, unless they are undone first, and issued `again`.
         """
         replica = self.replica
         large = [
@@ -252,7 +253,7 @@ class Core:
             for write in writes
             if len(write.keys) > LARGE_KEYS
             and (write.fragment, write.start) not in replica.ahead
-            and not replica.fragment(write.fragment).counter.covers(write.start, write.delta)
+            and (again or not replica.fragment(write.fragment).counter.covers(write.start, write.delta))
         ]
         if large:
             self.in_pieces(self._work_out(large, go_on))

@@ -78,11 +78,12 @@ class Modelled:
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         encoded = changes.encoded - encoded
-        cost = price(events, effects, rows, len(node.core.local)) + encoded * STATE_NS
-        if cost > TURN_MS_MAX * MS:
+        states, partitions = encoded * STATE_NS, len(node.core.local)
+        cost = price(events, effects, rows, partitions) + states
+        if cost > TURN_MS_MAX * MS and (turn := price(once(events), effects, rows, partitions) + states) > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",
-                f"{node.core.node} has a turn of {cost / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
+                f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
                 f"{rows} rows read, {encoded} states encoded, {len(effects.log)} records, "
                 f"{len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
@@ -151,6 +152,18 @@ def taken(handed: Sequence[Event], untaken: Sequence[Event]) -> Sequence[Event]:
             break  # asked again by the node itself
         left += 1
     return handed[: len(handed) - left]
+
+
+def once(events: Sequence[Event]) -> Sequence[Event]:
+    """The events without what came of them more than once, because a network repeats what it carries.
+
+    A node reads each copy before its turn, as it comes; the turn takes one of them and drops the others.
+    """
+    found: list[Event] = []
+    for event in events:
+        if event not in found:
+            found.append(event)
+    return found
 
 
 def _said(event: Event) -> object:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.client.calls import PutCall
-from engine.messages import Heartbeat, Life
+from engine.messages import Heartbeat, Life, Replicate
 from engine.node.node import Node
 from engine.protocol.requests import Get
 from engine.turn.effects import Effects
@@ -17,7 +17,7 @@ from engine.turn.settings import Settings
 from rebalance.ports import MS
 from tests.sim.bytecodes import PARTITIONS, count
 from tests.sim.calibrate import calibrate
-from tests.sim.costs import Modelled, parts_of, price, taken
+from tests.sim.costs import Modelled, once, parts_of, price, taken
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.oracles import unsettled
@@ -25,7 +25,7 @@ from tests.sim.planted.fault import around
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, World
 from wal.ids import NO_VERSION
-from wal.records import Update, Write
+from wal.records import Record, Update, Write
 
 NAMES = ["n1", "n2", "n3"]
 BEAT = Received("n2", "x", 1, Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []))
@@ -127,6 +127,29 @@ def test_what_a_turn_leaves_costs_the_turn_that_takes_it() -> None:
     wanted = Asked(1, Get(1, "acc", [b"k"]))
     waits = Asked(1, wanted.request, 7)
     assert taken([first, wanted], [waits]) == [first], "the node notes since when it waits"
+
+
+def _takes(*keys: int) -> None:
+    """A turn of a member to which so many keys come in a batch each, equal ones being the same batch."""
+    with _world(Modelled()) as world:
+        world.form(NAMES)
+        node = world.machines["n1"].node
+        assert node is not None
+        version = node.core.fence
+        batches: list[list[Record]] = [
+            [Update([Write("acc", 0, 1, 0, [b"k%d" % at for at in range(n)], [b"v"] * n)])] for n in keys
+        ]
+        Modelled().turn(
+            node, world.now, [Received("n2", "n2", 1, Replicate(version, 1, b, 1, node.core.era)) for b in batches]
+        )
+
+
+def test_a_batch_that_a_network_repeats_makes_no_turn_longer_than_it_is() -> None:
+    """Seed 87025 at 6d25eab: what is read of it is read before the turn, which drops all copies but one."""
+    _takes(93_000, 93_000, 93_000)
+    with pytest.raises(Violation, match=r"turn: n1 has a turn of \d+ ms"):
+        _takes(93_000, 93_001, 93_002)
+    assert once([BEAT, BEAT]) == [BEAT]
 
 
 def test_a_walk_that_nothing_asks_for_is_named() -> None:

@@ -33,7 +33,9 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
+from engine.state import replica, rows
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
+from engine.state.store import LayeredStore
 from engine.transactions.commits import Transaction
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
@@ -41,6 +43,7 @@ from engine.turn.settings import Settings
 from engine.turn.turns import what
 from rebalance import table as topologies
 from rebalance.demanding import PART_HAVES
+from rebalance.fragment import FragmentState
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
@@ -725,8 +728,8 @@ def test_another_map_comes_while_history_is_worked_out() -> None:
         begun: list[int] = []
         works_out = node.core.works_out
 
-        def noted(writes: Sequence[Write], go_on: Callable[[], None]) -> bool:
-            begins = works_out(writes, go_on)
+        def noted(writes: Sequence[Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
+            begins = works_out(writes, go_on, again=again)
             begun.extend([node.core.turns] * begins)
             return begins
 
@@ -776,14 +779,70 @@ def test_many_keys_that_a_new_primary_fetches_or_gives_are_worked_out_in_pieces(
         assert work.most <= WORK_MAX + PIECE_MAX
 
 
-def test_another_map_comes_while_a_new_primary_works_out_what_it_fetched() -> None:
+def _beyond_a_gap(world: World, keys: list[bytes], lacks: int | None) -> tuple[Machine, NodeId, NodeId]:
+    """Keys are written above a counter of which no copy hears, and the first or second copy (`lacks`) hears nothing of
+    them either before their primary is lost: that primary, the next one, and the other copy."""
+    for name in NODES:
+        world.add_machine(name)
+    world.form(NODES)
+    old, topology = _led(world), world.newest()
+    assert topology is not None
+    _, *copies = topology.placements[0].owners
+    session = old.new_session(lambda reply: None)
+    for what_is_put, deaf in (([b"%s-less" % keys[0]], copies), (keys, copies[lacks - 1 : lacks] if lacks else [])):
+        world.network.heal()
+        world.network.cut("hears nothing", [(old.name, name) for name in deaf])
+        old.receive(Asked(session, Put(1, what_is_put[0].ljust(16), "n", what_is_put, [b"v"] * len(what_is_put))))
+        world.run_for(SECOND // 100)
+    assert world.run_while(lambda: not all(_has(world, n, keys) for n in copies if n not in deaf), at_most=SECOND)
+    old.stop("killed", process_only=True)
+    world.network.heal()
+    for name in copies:
+        assert _has(world, name, keys) == (name not in deaf)
+        assert _node(world, name).core.replica.fragment(("n", 0)).counter.lwm == 0
+    return old, copies[0], copies[1]
+
+
+@pytest.mark.parametrize("lacks", [None, 1, 2])
+def test_many_keys_beyond_a_gap_are_issued_again_in_pieces(lacks: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both copies have undone them then, or one has not heard of them: that of the next primary, or the other."""
+    keys, at_once = _one_partition(KEYS_OF_ONE), list[int]()
+
+    def put_at_once(store: LayeredStore, fragment: FragmentState, write: Write, how: int) -> None:
+        at_once.append(len(write.keys))
+        rows.put_one_by_one(store, fragment, write, how)
+
+    with World(Draws(1), _settings()) as world, heard() as reached:
+        old, heir, other = _beyond_a_gap(world, keys, lacks)
+        work, halves = _watch_halves(world, keys)
+        monkeypatch.setattr(replica, "put_one_by_one", put_at_once)
+        copies = [_node(world, name).core.replica for name in (heir, other)]
+        assert world.run_while(
+            lambda: any(copy.fragment(("n", 0)).counter.lwm <= len(keys) for copy in copies), at_most=60 * SECOND
+        )
+        assert work.most <= WORK_MAX + PIECE_MAX
+        assert max(at_once, default=0) <= LARGE_KEYS, "what was worked out stands, though its rows were undone meanwhile"
+        old.start()
+        assert world.run_while(lambda: not (_whole(world) and _agreed(world, len(keys) + 1)), at_most=60 * SECOND)
+    assert {"promotion.issued_again", "promotion.closed_gaps"} <= set(reached)
+    assert not halves.unprepared, "who takes them works them out first"
+
+
+@pytest.mark.parametrize(
+    ("loses", "lacks", "works_out"),
+    [
+        (_only_one_has_heard, 1, "promotion.works_out_what_it_fetches"),
+        (_beyond_a_gap, None, "promotion.works_out_what_it_issues_again"),
+    ],
+)
+def test_another_map_comes_while_a_new_primary_works_out_what_it_takes(
+    loses: Callable[..., tuple[Machine, NodeId, NodeId]], lacks: int | None, works_out: str
+) -> None:
     keys = _one_partition(KEYS_OF_ONE)
     with World(Draws(1), _settings(), costs=Modelled()) as world, heard() as reached:
-        old, heir, other = _only_one_has_heard(world, keys, 1)
-        assert world.run_while(
-            lambda: "promotion.works_out_what_it_fetches" not in reached, at_most=60 * SECOND, look_every=SOON
-        )
-        assert not _has(world, heir, keys)
+        old, heir, other = loses(world, keys, lacks)
+        assert world.run_while(lambda: works_out not in reached, at_most=60 * SECOND, look_every=SOON)
+        assert _node(world, heir).core.replica.fragment(("n", 0)).counter.lwm == 0
         version = _node(world, heir).core.version
         world.machines[other].stop("killed", process_only=True)
         for machine in (old, world.machines[other]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -474,10 +475,10 @@ def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
     assert machine.node is not None
     right = promotion._begin
 
-    def chosen(local: LocalPartition, state: PartitionState) -> Any:
-        return begin(right, local, state)
+    def chosen(local: LocalPartition, state: PartitionState, again: list[r.Write]) -> Any:
+        return begin(partial(right, again=again), local, state)
 
-    during(machine, machine.node.promotion, "_finish", promotion, "_begin", chosen)
+    during(machine, machine.node.promotion, "_begin", promotion, "_begin", chosen)
 
 
 @ELECTIONS.fault("3, 4")
