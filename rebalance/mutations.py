@@ -11,8 +11,9 @@ too late to know, a fragment is compared instead (`rebalance.leaves`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import islice
+from typing import TypeAlias
 
 from rebalance.partition import IN_SYNC, LocalPartition, Role
 from rebalance.ports import Above, Node
@@ -29,6 +30,10 @@ KEYS_OF_WORK = 16
 LOOKED_AT_ONCE = 200
 LOOKED_OF_WORK = 8
 """So many fragments, or partitions, that are looked at."""
+
+
+_InSync: TypeAlias = tuple[tuple[NodeId, ...], int]
+"""With whom a copy is in sync, and since which checkpoint."""
 
 
 class Changed:
@@ -50,13 +55,13 @@ class Mutations:
 
     def __init__(self, core: Node) -> None:
         self._core = core
-        self._in_sync: dict[
-            int, tuple[tuple[NodeId, ...], int]
-        ] = {}  # where this copy is: with whom, since which checkpoint
+        self._in_sync: dict[int, _InSync] = {}  # where this copy is
         self._moving: dict[int, None] = {}  # where it was not, in this life
-        self._away: dict[int, dict[NodeId, None]] = {}  # of these partitions, who was in sync and is not
+        self._away: dict[int, Mapping[NodeId, None]] = {}  # of these partitions, who was in sync and is not
         self._known: dict[int, dict[Namespace, Changed | None]] = {}  # None: they were too many
         self._here: tuple[object, ...] = ()  # members and baseline of the last map
+        self._unlooked: dict[int, object] = {}  # of those where somebody is away, where nobody has looked who is so still
+        self._looking = False
         self._checkpoints = 0
         self.bytes = 0
 
@@ -68,31 +73,58 @@ class Mutations:
         """A new map: who is away now, and who is whole again, or meant to hold nothing any more."""
         core, topology = self._core, self._core.topology
         assert topology is not None
-        known, moving, counts = self._in_sync, self._moving, IN_SYNC
-        for local in new.moved:
+        known, moving, away, counts = self._in_sync, self._moving, self._away, IN_SYNC
+        gone_of: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], dict[NodeId, None]] = {}
+        remembers = core.settings.mutations_bytes > 0
+        for local in new.moved:  # as many as there are, where a member is lost
             number, in_sync, before = local.number, local.placement.in_sync, known.get(local.number)
             if local.role not in counts:
                 self._note_out(local, before is not None)
             elif before is None:
                 known[number] = in_sync, self._checkpoints if moving.pop(number, 0) is None else -1
             elif before[0] != in_sync:
-                self._note_change(number, before, in_sync)
+                was, since = before
+                known[number] = in_sync, since
+                gone = gone_of.get((was, in_sync))
+                if gone is None:
+                    gone = gone_of[was, in_sync] = {node: None for node in was if node not in in_sync}
+                # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
+                if gone and (number in away or (remembers and since < self._checkpoints)):
+                    away[number] = {**away[number], **gone} if number in away else gone
         here, self._here = self._here, (topology.members, topology.baseline)
-        numbers = [local.number for local in new.moved] if here == self._here else list(self._away)
-        for number in numbers:
-            if number in self._away:
-                self._look_again(number, topology)
-        core.work += len(numbers) // LOOKED_OF_WORK
+        self._unlooked |= (
+            {local.number: None for local in new.moved if local.number in away} if here == self._here else away
+        )
+        if self._unlooked and not self._looking:
+            self._looking = True
+            core.put_off(self._look)
 
-    def _look_again(self, number: int, topology: Topology) -> None:
+    def _look(self) -> None:
+        """Look at the next of those where somebody is away. It does not matter when: till then it remembers more."""
+        core, topology = self._core, self._core.topology
+        assert topology is not None
+        here = {member.node: None for member in topology.members}
+        some = list(islice(self._unlooked, LOOKED_AT_ONCE))
+        for number in some:
+            del self._unlooked[number]
+            if number in self._away:
+                self._look_again(number, topology, here)
+        core.work += len(some) // LOOKED_OF_WORK
+        self._looking = bool(self._unlooked)
+        if self._looking:
+            core.put_off(self._look)
+
+    def _look_again(self, number: int, topology: Topology, members: Container[NodeId]) -> None:
         """Who of those that were away is so still: not whole, meant to hold data, and not here, or to catch up."""
-        placement, away = self._core.local[number].placement, self._away[number]
+        placement, left = self._core.local[number].placement, dict[NodeId, None]()
         settled = placement.owners == placement.in_sync
-        for node in list(away):
-            here = node not in placement.owners and settled and topology.member(node) is not None
-            if node in placement.in_sync or node not in topology.baseline or here:
-                del away[node]
-        if not away:
+        for node in self._away[number]:
+            here = node not in placement.owners and settled and node in members
+            if node not in placement.in_sync and node in topology.baseline and not here:
+                left[node] = None
+        if left:
+            self._away[number] = left
+        else:
             self._forget(number)
 
     def _note_out(self, local: LocalPartition, was_in_sync: bool) -> None:
@@ -102,16 +134,6 @@ class Mutations:
             self._forget(local.number)
         if local.role is Role.MOVING:
             self._moving[local.number] = None
-
-    def _note_change(self, number: int, known: tuple[tuple[NodeId, ...], int], in_sync: tuple[NodeId, ...]) -> None:
-        """Others came to be in sync with it, or are not any more."""
-        before, since = known
-        self._in_sync[number] = in_sync, since
-        gone = [node for node in before if node not in in_sync]
-        # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
-        knows = since < self._checkpoints and self._core.settings.mutations_bytes > 0
-        if gone and (number in self._away or knows):
-            self._away.setdefault(number, {}).update(dict.fromkeys(gone))
 
     def _forget(self, number: int) -> None:
         self._away.pop(number, None)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from rebalance.choice import Amount, Choice, Kind, choose
 from rebalance.messages import Have
-from rebalance.mutations import KEY_WEIGHS
+from rebalance.mutations import KEY_WEIGHS, LOOKED_AT_ONCE, LOOKED_OF_WORK, Mutations
+from rebalance.partition import LocalPartition
+from rebalance.ports import Above, Node
+from rebalance.rule import NewMap
+from rebalance.table import Placement
 from tests.rebalance.copies import Copies, Settings, name_of
 from tests.rebalance.test_differential import away, back
 from tests.rebalance.test_transfers import end, move
@@ -134,6 +141,43 @@ def test_what_is_remembered_goes_when_the_copy_is_whole() -> None:
     end(copies)
     assert len(remembers) == 0
     assert remembers.bytes == 0
+
+
+class Bare:
+    """As much of a node as is asked where partitions are many: of who is away from which."""
+
+    def __init__(self, partitions: int) -> None:
+        self.settings = REMEMBERS
+        self.local = [LocalPartition(number, Placement(0, 0, (), ())) for number in range(partitions)]
+        self.work = 0
+        self.later: list[Callable[[], None]] = []
+        self.put_off = self.later.append
+        self.topology = SimpleNamespace(members=[], baseline=("n1", "n2", "n3"))
+
+    def map(self, mutations: Mutations, *nodes: str) -> None:
+        """These are the members, and in sync in all partitions."""
+        self.topology = SimpleNamespace(members=[SimpleNamespace(node=node) for node in nodes], baseline=("n1", "n2", "n3"))
+        for local in self.local:
+            local.place(Placement(1, 1, nodes, nodes), "n2")
+        self.work = 0
+        mutations.switch(NewMap(self.local, self.local, []))
+
+
+def test_who_is_away_from_very_many_partitions_is_looked_up_in_pieces() -> None:
+    """A map by which a member is lost changes all there are, and its turn has enough to do."""
+    node = Bare(2_000)
+    mutations = Mutations(cast("Node", node))
+    node.map(mutations, "n1", "n2", "n3")
+    list(mutations.remember(cast("Above", SimpleNamespace(since={}))))
+    for members, remembered in (("n1", "n2"), 2_000), (("n1", "n2", "n3"), 0):
+        node.map(mutations, *members)
+        assert (node.work, len(mutations)) == (0, 2_000), "what is changed from now on is remembered at once"
+        pieces = 0
+        while node.later:
+            before, pieces = node.work, pieces + 1
+            node.later.pop()()
+            assert node.work - before <= LOOKED_AT_ONCE // LOOKED_OF_WORK
+        assert (pieces, len(mutations)) == (2_000 // LOOKED_AT_ONCE, remembered)
 
 
 def test_a_history_that_parts_is_undone_first() -> None:
