@@ -24,7 +24,7 @@ from engine.state.store import LayeredStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, PeerSeen, Received
 from engine.turn.settings import Settings
-from rebalance import steps
+from rebalance import baselines, going, steps
 from rebalance.ports import MS
 from rebalance.table import Candidate, Placement
 from tests.conversations.cluster import Block, Host
@@ -59,8 +59,8 @@ class Letter(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, wait, deliver
-    or ask."""
+    """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, note, let-go,
+    rebase, stand, wait, deliver or ask."""
 
     what: str
     node: NodeId
@@ -150,6 +150,10 @@ class _Running:
                     joining = steps.light_step(old, node.core.map_hash, {}, node.claims.sure(), in_turn, joins=[joiner])
                     assert joining is not None
                     self._lead(node, lambda: node.steps.begin(joining))
+            case "stand" | "note" | "let-go" | "rebase":
+                assert node is not None
+                if node.core.topology is not None and node.exchange.attempt is None and not node.steps.under_way:
+                    self._lead(node, lambda: self._lead_steps(node, happening))
             case "wait":
                 self.now += happening.ms * MS
                 if node is not None:
@@ -165,6 +169,21 @@ class _Running:
                 self._turn([Asked(1, msgspec.msgpack.decode(happening.request, type=Request))])
             case _:
                 raise AssertionError(f"nobody knows how {happening.what} happens")
+
+    def _lead_steps(self, node: Node, happening: Happening) -> None:
+        """It asks for promises; or, under a ballot that stands, has some noted, or go, or be the baseline."""
+        names, old, made = happening.names, node.core.topology, node.steps
+        assert old is not None
+        if happening.what == "stand":
+            node.steps.ballot.stand()
+        elif node.exchange.standing is None:
+            return
+        elif happening.what == "note" and not any(n in going.going(old) for n in names):
+            made.note_going(names)
+        elif happening.what == "let-go" and all(n in going.going(old) for n in names) and not going.led_by(old, names):
+            made.let_go(names)
+        elif happening.what == "rebase" and old.baseline != names and baselines.may_be(old, names):
+            made.rebase(names)
 
     def _lead(self, node: Node, begin: Callable[[], None]) -> None:
         """It begins something by itself, and pays for it."""
@@ -310,6 +329,11 @@ def told(happening: Happening) -> str:
             return f"{happening.node} proposes a step that moves the primary"
         case "join":
             return f"{happening.node} proposes a step by which {' joins on '.join(happening.names)}"
+        case "stand":
+            return f"{happening.node} asks for promises"
+        case "note" | "let-go" | "rebase":
+            said = {"note": "notes that it goes:", "let-go": "lets go", "rebase": "has the baseline be"}[happening.what]
+            return f"{happening.node} proposes a step that {said} {', '.join(happening.names)}"
         case "wait":
             return f"{happening.node} waits {happening.ms} ms"
         case "ask":

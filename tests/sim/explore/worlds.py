@@ -153,6 +153,63 @@ JOIN = SmallWorld(
     depth=40,
 )
 
+# Who goes. n1 led all, is noted to go, and leads nothing any more; n2 is who leads next.
+
+
+def _n1_is_about_to_go(walk: Walk) -> None:
+    _formed(walk)
+    for happening in (Happening("stand", "n1"), Happening("note", "n1", names=("n1",)), Happening("move", "n1")):
+        walk.happen(happening)
+        walk.deliver_all()
+    walk.state = walk.state._replace(letters=frozenset(), facts=frozenset())
+
+
+LEAVE = SmallWorld(
+    "leave",
+    "n1 is about to go and may yet propose a step; n2 asks for promises and lets it go, while n3 begins, and goes on",
+    THREE,
+    _n1_is_about_to_go,
+    (
+        Might(Happening("step", "n1")),
+        Might(Happening("stand", "n2")),
+        Might(Happening("let-go", "n2", names=("n1",))),
+        Might(Happening("step", "n2")),
+        Might(_begin("n3", "n2", "n3")),
+    ),
+    *MAPS,
+    depth=40,
+)
+
+# Another baseline. n1 alone holds data and votes, and has led some; n2 and n3 came by steps, and have promised nothing.
+
+
+def _n1_alone_votes(walk: Walk) -> None:
+    walk.happen(ask("n1", Admin(1, "init", {"cluster": ["c1"], "nodes": ["n1"]})))
+    for _ in range(LED_BEFORE):
+        walk.happen(_begin("n1", "n1"))
+        walk.deliver_all(lambda letter: letter.receiver == "n1")
+    for name in ("n2", "n3"):
+        walk.happen(Happening("join", "n1", names=(name, f"disk-{name}")))
+        walk.deliver_all()
+    walk.state = walk.state._replace(letters=frozenset(), facts=frozenset())
+
+
+BASELINE = SmallWorld(
+    "baseline",
+    "by a step of n1, who alone has voted, all three are voters; it goes on with steps, and n2 begins with n3",
+    THREE,
+    _n1_alone_votes,
+    (
+        Might(Happening("rebase", "n1", names=THREE)),
+        Might(Happening("stand", "n1")),
+        Might(Happening("step", "n1")),
+        Might(_begin("n2", "n2", "n3")),
+    ),
+    *MAPS,
+    depth=40,
+    settings=msgspec.structs.replace(SETTINGS, backups=0),
+)
+
 # A transaction over two partitions. In a map of three nodes, n1 is primary of the first and decides, with a copy at n2; n2
 # is primary of the second, with a copy at n3.
 
@@ -389,5 +446,17 @@ REPEAT = SmallWorld(
     settings=ONE_BACKUP,
 )
 
-_ALL = (SECOND_BALLOT, LIGHT_STEP, JOIN, HANDOVER, TWO_COORDINATORS, LOST_DISK, COMMIT, CATCHING_UP, REPEAT)
+_ALL = (
+    SECOND_BALLOT,
+    LIGHT_STEP,
+    JOIN,
+    LEAVE,
+    BASELINE,
+    HANDOVER,
+    TWO_COORDINATORS,
+    LOST_DISK,
+    COMMIT,
+    CATCHING_UP,
+    REPEAT,
+)
 WORLDS: dict[str, SmallWorld] = {world.name: world for world in _ALL}

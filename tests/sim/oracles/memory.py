@@ -37,7 +37,8 @@ class Memory(Oracle):
             for name, copy in replica.fragments.items():
                 found = kept(copy)
                 if copy.loading and waits_by_order(newest, name[1]):
-                    found.pop("suspects")  # a transfer broke off when the operator paused it: it goes on when he resumes
+                    for held in ("suspects", "beyond"):  # a transfer broke off when the operator paused it, and what was
+                        found.pop(held)  # written since is kept for when he resumes, and it goes on
                 allowed = DIGESTS_KEPT + SPARE + newest.placements[name[1]].epoch
                 if sum(found.values()) > allowed:
                     raise Violation(

@@ -149,6 +149,36 @@ def a_step_under_a_ballot_of_which_nobody_knows(machine: Machine) -> None:
     around(steps, "begin", begin)
 
 
+@ELECTIONS.fault("2")
+def a_ballot_stands_before_it_was_promised(machine: Machine) -> None:
+    """Whoever asks all for their promises counts on them before they have answered."""
+    assert machine.node is not None
+    standing, core, exchanging = machine.node.steps.ballot, machine.node.core, machine.node.exchange
+
+    def stand(original: Callable[[], bool]) -> bool:
+        asks = original()
+        if asks and standing._asking is not None and exchanging.standing is None:
+            exchanging.standing = standing._asking.ballot
+            exchanging.all_hand_over = exchanging.all_admit = True
+            core.vote(r.Promised(core.version, standing._asking.ballot))
+        return asks
+
+    around(standing, "stand", stand)
+
+
+@ELECTIONS.fault("2")
+def a_ballot_goes_on_under_other_voters(machine: Machine) -> None:
+    """A ballot that was promised by those who voted before goes on under a map by which others do."""
+    assert machine.node is not None
+    exchanging = machine.node.exchange
+
+    def goes_on(original: Callable[[Ballot], None], ballot: Ballot) -> None:
+        original(ballot)
+        exchanging.standing = ballot
+
+    around(machine.node.steps.ballot, "goes_on", goes_on)
+
+
 @ELECTIONS.fault("1, 2")
 def a_step_is_taken_before_it_is_decided(machine: Machine) -> None:
     """A voter that accepts a light step goes by it at once, and lets copies go that may be relied on yet."""

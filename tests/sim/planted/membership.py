@@ -8,7 +8,7 @@ from typing import Any
 from engine.cluster import rescue
 from engine.messages import CopyReport, ResetLost
 from engine.node import machines
-from rebalance import aside, plan
+from rebalance import aside, plan, steps
 from rebalance.salvage import best_copy
 from rebalance.table import Taken, Topology
 from tests.sim.machine import Machine
@@ -158,6 +158,12 @@ def one_goes_while_another_promotes(machine: Machine) -> None:
     """A node is let go although those who lead what was its do not serve it yet, so that they need not its word for it."""
     assert machine.node is not None
     replace(machine.node.membership.reasons, "all_serve", lambda _: True)
+
+
+@MEMBERSHIP.fault("4")
+def a_copy_is_taken_out_within_a_fence(machine: Machine) -> None:
+    """A step takes a copy out that is wrong, and everybody takes it for one that changes nothing that was said before."""
+    during(machine, machine.node, "turn", steps, "_takes_out", lambda *_: False)
 
 
 @MEMBERSHIP.fault("10")

@@ -733,11 +733,28 @@ def who_was_set_back_joins_by_a_step_and_has_a_vote(plant: Plant | None) -> None
 @story
 def light_steps_beside_another_coordinator(plant: Plant | None) -> None:
     """n1 proposes light steps while n3, which has heard of none of its ballots, begins exchanges: in every order."""
+    _walk("light-step", plant, depth=15)
+
+
+@story
+def who_leads_next_asks_for_promises(plant: Plant | None) -> None:
+    """n1 is about to go and may yet propose a step, while n2 asks for promises and lets it go: in every order."""
+    _walk("leave", plant, depth=8)
+
+
+@story
+def other_voters_beside_who_led_before(plant: Plant | None) -> None:
+    """n1 alone has voted, all three do by a step of it, and n2 and n3, who promised nothing, make a map: in every order."""
+    _walk("baseline", plant, depth=12)
+
+
+def _walk(name: str, plant: Plant | None, *, depth: int) -> None:
+    """Walk a small world, so many steps far (`tests.sim.explore`)."""
     if plant is not None and plant.__module__ == deeds.__name__:
         return  # its nodes are rules alone
-    world = WORLDS["light-step"]
+    world = WORLDS[name]
     walk = Walk(world, plant)
     world.begin(walk)
-    found = walk.search(depth=15, seconds=120.0)
+    found = walk.search(depth=depth, seconds=120.0)
     if found.violation:
         raise Violation("one-map", str(found))
