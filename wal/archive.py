@@ -42,7 +42,7 @@ RUN_FRAMES_MAX = 256
 
 
 class ArchiveFile(Archived):
-    """The segment in an archive, as a file. What was given back last is kept: one chunk."""
+    """The segment in an archive, as a file. What was given back last is kept: one chunk, and the index."""
 
     def __init__(self, file: File) -> None:
         self.stored = file.size()
@@ -54,6 +54,7 @@ class ArchiveFile(Archived):
         self._opened: tuple[int, Directory | None] | None = None  # how large the segment was, and what is here of it
         self._known: Map | None = None
         self._last: tuple[int, bytes] = (-1, b"")
+        self._footer: bytes | None = None
 
     @property
     def directory(self) -> Directory:
@@ -92,7 +93,7 @@ class ArchiveFile(Archived):
                 found[low - offset : high - offset] = data[low - at : high - at]
 
         put(0, self._file.read(0, HEADER_BYTES) if offset < HEADER_BYTES else b"")
-        first = max(0, bisect_right(directory.chunks, offset, key=lambda chunk: chunk.start) - 1)
+        first = bisect_right(directory.chunks, offset, key=lambda chunk: chunk.end)
         for number in range(first, len(directory.chunks)):
             if directory.chunks[number].start >= end:
                 break
@@ -142,10 +143,12 @@ class ArchiveFile(Archived):
 
     def _index(self, extent: Extent) -> bytes:
         """The segment's own index: where it is damaged it is made again from the blocks, so that it costs nothing."""
-        try:
-            return self.unpacked(extent)
-        except FormatError:
-            return bytes(extent.raw)
+        if self._footer is None:
+            try:
+                self._footer = self.unpacked(extent)
+            except FormatError:
+                self._footer = bytes(extent.raw)
+        return self._footer
 
     def _chunk(self, number: int, chunk: Chunk) -> bytes:
         if self._last[0] != number:

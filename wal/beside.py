@@ -14,28 +14,46 @@ when the log is opened, and goes when the segment has its index.
 
 The writer tells of `NOTES_BYTES` at a time, beside whoever appends: what an entry costs to make grows with the fragments,
 so that with many of them it waits for more.
+
+The last in an entry is the register of its blocks, with a trailer behind it (`wal.register`), so that who looks for a key
+reads nothing else of the notes.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
-from wal.codec import UNDECODABLE, FormatError, SegmentHeader, Trailer, big_endian, native
+from wal.codec import (
+    TRAILER_BYTES,
+    UNDECODABLE,
+    FormatError,
+    SegmentHeader,
+    Trailer,
+    big_endian,
+    bytes_head,
+    encode_trailer,
+    native,
+)
 from wal.disk import Disk, DiskError, File
 from wal.footer import Span, Told, numbers
 from wal.ids import COUNTER_MAX, Fragment
 from wal.index import FragmentIndex, SegmentIndex
 from wal.probe import probe
+from wal.register import Register, Registers, Written, registers_in
 from wal.scan import Readable, read_block
 from wal.segment import SegmentBuilder
 from wal.summary import FILTER_BYTES, SUMMARY_FROM_BYTES
+
+if TYPE_CHECKING:
+    from wal.registering import Reach
 
 K = TypeVar("K", bound=Hashable)
 
@@ -71,6 +89,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
     about: _Rows[int]
     firsts: bytes  # u32 each
     filters: bytes
+    register: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -90,7 +109,9 @@ class Notes:
         self._crc = live.header.crc
         self._due = NOTES_BYTES if live.notes.summarised else COUNTER_MAX
         self._told_to = 0
-        self._waits: tuple[int, bytes] | None = None  # an entry that is not durable yet, and how far it reaches
+        self._waits: _Entry | None = None  # it is not durable yet
+        self.named: Reach | None = None
+        """Up to where registers tell of the names, None if nowhere."""
         self._blocks = 0
         self._groups = 0
         self._fragments = _Growing[Fragment]()
@@ -101,7 +122,7 @@ class Notes:
     def due(self) -> bool:
         """There is enough to tell of."""
         if self._waits is not None:
-            return self._waits[0] <= self._live.synced_to and self._due < COUNTER_MAX
+            return self._waits.trailer.end <= self._live.synced_to and self._due < COUNTER_MAX
         return self._live.end >= self._due
 
     @property
@@ -109,20 +130,22 @@ class Notes:
         """It would take a reader longer to read what is not told of than to be told."""
         return self._due < COUNTER_MAX and self._live.end - self._told_to >= SUMMARY_FROM_BYTES
 
-    def gather(self) -> bytes:
-        """The next entry, if there is one to write."""
+    def gather(self) -> _Entry | None:
+        """The next entry, if there is one to write, which has no register yet."""
         live = self._live
         if self._waits is None:
-            self._waits, self._told_to = (live.end, self._told()), live.end
+            self._waits, self._told_to = self._told(), live.end
             self._due = live.end + max(NOTES_BYTES, BYTES_EACH * len(live.index.fragments))
-        end, body = self._waits
-        if end > live.synced_to:
-            return b""
+        entry = self._waits
+        if entry.trailer.end > live.synced_to:
+            return None
         self._waits = None
-        return body
+        return entry
 
-    def write(self, body: bytes) -> None:
-        """Write an entry behind the others."""
+    def write(self, entry: _Entry, register: Written | None = None, named: Reach | None = None) -> None:
+        """Write an entry behind the others, with their `register` if there is one; names are told up to there."""
+        body = _encoded(entry, register)
+        self.named = named
         crc = crc32c(body, crc32c(self._crc.to_bytes(4, "big"), 0))
         try:
             if self._file is None:
@@ -148,7 +171,7 @@ class Notes:
             with suppress(DiskError):
                 self._disk.remove(notes_name(self._live.header.first_lsn))
 
-    def _told(self) -> bytes:
+    def _told(self) -> _Entry:
         """What the segment's blocks say since it was told last."""
         index, about, filters = self._live.notes.so_far()
         assert index.mentions is not None, "an index that is added to tells of everything"
@@ -163,7 +186,18 @@ class Notes:
             filters=b"".join(filters.all_bits()[self._groups :]),
         )
         self._blocks, self._groups = len(index.starts), max(0, len(filters.firsts) - 1)
-        return _encoder.encode(entry)
+        return entry
+
+
+def _encoded(entry: _Entry, register: Written | None) -> bytes:
+    """An entry as it stands in the file."""
+    if register is None:
+        return _encoder.encode(msgspec.structs.astuple(entry)[:-1])
+    trailer = encode_trailer(entry.trailer)
+    names = register.encode(entry.trailer)
+    body = _encoder.encode(msgspec.structs.replace(entry, register=names + trailer))
+    starts_at = 1 + len(_encoder.encode(entry.trailer)) + len(_encoder.encode(entry.last)) + bytes_head(len(entry.starts))
+    return register.placed(body[:-TRAILER_BYTES], len(names), starts_at, entry.trailer) + trailer
 
 
 class _Growing(Generic[K]):
@@ -186,11 +220,35 @@ class _Growing(Generic[K]):
 
 
 class LiveNotes(Told):
-    """What is told of a segment that is still written, up to `trailer.end`."""
+    """What is told of a segment that is still written, up to `trailer.end`.
 
-    def __init__(self, header: SegmentHeader, entries: Sequence[_Entry]) -> None:
-        super().__init__(header, entries[-1].trailer)
-        self._entries = entries
+    `load` gives the entries. Where there are `registers`, which are asked first, they are not needed before.
+    """
+
+    def __init__(
+        self,
+        file: Readable,
+        header: SegmentHeader,
+        load: Callable[[], Sequence[_Entry]],
+        registers: Sequence[Register] | None = None,
+    ) -> None:
+        self._file = file
+        self._load = load
+        self._registers = registers
+        super().__init__(header, registers[-1].trailer if registers else self._entries[-1].trailer)
+
+    @cached_property
+    def _entries(self) -> Sequence[_Entry]:
+        """All that is told. From now on it is told up to where this tells of."""
+        entries = self._load()
+        if not entries:
+            raise FormatError("the notes have no entry that can be believed")
+        self.trailer = entries[-1].trailer
+        return entries
+
+    def register(self) -> Registers | None:
+        """Which blocks name what, told by itself."""
+        return Registers(self._registers) if self._registers else None
 
     def index(self, only: Collection[Fragment] | None = None, *, parts: bool = False) -> SegmentIndex:
         """The index, but for its counters; notes tell of no parts."""
@@ -241,7 +299,21 @@ class LiveNotes(Told):
             and begin == known
             and bits[:open_at] == b"".join(whole)[:open_at]
             and all(mine & ~theirs == 0 for mine, theirs in zip(bits[open_at:], whole[len(known) - 1], strict=True))
+            and self._registers_agree()
         )
+
+    def _registers_agree(self) -> bool:
+        """Whether the blocks say what the registers do, as far as there are some."""
+        from wal.registering import RegisterBuilder  # noqa: PLC0415  # who only reads does not wait for it
+
+        names = RegisterBuilder(self.header)
+        for entry in self._entries:
+            since = names.reach
+            names.go_on(self._file, entry.trailer.end)
+            right = msgspec.msgpack.decode(_encoded(entry, names.written(since)), type=_Entry)
+            if entry.register and entry != right:
+                return False
+        return True
 
 
 def _cut(rows: Mapping[K, array[int]], count: int) -> dict[K, array[int]]:
@@ -258,8 +330,13 @@ class Opens(Protocol):
         ...
 
 
-def read_notes(disk: Opens, file: Readable, header: SegmentHeader, checksum: Checksum = crc32c) -> LiveNotes | None:
-    """What is told of this segment and can be believed; None if nothing is."""
+def read_notes(
+    disk: Opens, file: Readable, header: SegmentHeader, checksum: Checksum = crc32c, *, registers: bool = True
+) -> LiveNotes | None:
+    """What is told of this segment and can be believed; None if nothing is.
+
+    With `registers` the rest is looked at if it is asked for.
+    """
     try:
         beside = disk.open(notes_name(header.first_lsn))
         try:
@@ -268,10 +345,24 @@ def read_notes(disk: Opens, file: Readable, header: SegmentHeader, checksum: Che
             beside.close()
     except DiskError:
         return None  # the blocks say the same
+    if registers:
+        known = registers_in(data, _ends_in(data), header, checksum) or []
+        while known and not _stands(file, header, known[-1].end.last, known[-1].trailer):
+            known.pop()
+        if known:
+            return LiveNotes(file, header, lambda: list(islice(_entries_in(data, header.crc, checksum), len(known))), known)
     entries = list(_entries_in(data, header.crc, checksum))
-    while entries and not _stands(file, header, entries[-1]):
+    while entries and not _stands(file, header, entries[-1].last, entries[-1].trailer):
         entries.pop()
-    return LiveNotes(header, entries) if entries else None
+    return LiveNotes(file, header, lambda: entries) if entries else None
+
+
+def _ends_in(data: bytes) -> Iterator[int]:
+    """Where the entries end, by what they say themselves."""
+    at = 0
+    while at + _HEAD_BYTES < len(data):
+        at += _HEAD_BYTES + int.from_bytes(data[at : at + 4], "big")
+        yield at
 
 
 def _entries_in(data: bytes, crc: int, checksum: Checksum) -> Iterator[_Entry]:
@@ -289,11 +380,10 @@ def _entries_in(data: bytes, crc: int, checksum: Checksum) -> Iterator[_Entry]:
             return  # a newer version's: the blocks say the same
 
 
-def _stands(file: Readable, header: SegmentHeader, entry: _Entry) -> bool:
-    """Whether the last block that an entry tells of is where it was."""
-    trailer = entry.trailer
+def _stands(file: Readable, header: SegmentHeader, at: int, trailer: Trailer) -> bool:
+    """Whether the last block that is told of is where it was."""
     try:
-        last = read_block(file, header, entry.last)
+        last = read_block(file, header, at)
     except FormatError:
         return False
     ends = last.offset + len(last.data), last.header.last_lsn, last.header.crc

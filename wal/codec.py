@@ -291,6 +291,11 @@ def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Chec
     return trailer
 
 
+def bytes_head(length: int) -> int:
+    """How many bytes stand before so many in MessagePack."""
+    return 2 if length < 1 << 8 else 3 if length < 1 << 16 else 5
+
+
 def big_endian(numbers: "array[int]") -> bytes:
     """Numbers as they stand in a file."""
     if sys.byteorder == "little":

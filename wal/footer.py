@@ -37,6 +37,7 @@ from wal.index import SegmentIndex
 from wal.index_codec import NIL, SUMMARY_AT, check_index, decode_index
 from wal.parts import Few, places, speaking
 from wal.records import KINDS
+from wal.register import Registers, register_of
 from wal.scan import Readable
 from wal.summary import FILTER_BYTES, Summary, kind_of_type, may_name
 from wal.tally import Tally
@@ -83,6 +84,10 @@ class Told(ABC):
     def tally(self) -> Tally | None:
         """What there is in all of it."""
         return None
+
+    @abstractmethod
+    def register(self) -> Registers | None:
+        """Which blocks name what, told by itself. Who asks for it asks for nothing else, unless it cannot be read."""
 
     @abstractmethod
     def _filters(self) -> tuple[bytes, bytes] | None:
@@ -162,21 +167,24 @@ class Footer(Told):
 
     def __init__(self, file: Readable, header: SegmentHeader, trailer: Trailer, checksum: Checksum = crc32c) -> None:
         super().__init__(header, trailer)
+        self._file = file
         self._checksum = checksum
-        self._data = file.read(header.capacity - TRAILER_BYTES - trailer.index_bytes, trailer.index_bytes)
-        self._checked = False
+        self._checked: bytes | None = None
         self._known: tuple[_Summary | None] | None = None
 
     def index(self, only: Collection[Fragment] | None = None, *, parts: bool = False) -> SegmentIndex:
         """The index, or what of it is about `only` these; then with `parts` of blocks only if they are asked for."""
-        self._check()
-        return decode_index(self._data, self.trailer, None, only, parts=parts)
+        return decode_index(self._data(), self.trailer, None, only, parts=parts)
 
     def tally(self) -> Tally | None:
         """What there is in all of it."""
         told = self._summary()
         tally = _decoded(msgspec.msgpack.Decoder(Tally), told.tally) if told is not None else None
         return tally if tally is not None and tally.kinds.keys() <= _NAMES else None
+
+    def register(self) -> Registers | None:
+        """Which blocks name what, told by itself."""
+        return register_of(self._file.read, self.header, self.trailer, self._checksum)
 
     def _filters(self) -> tuple[bytes, bytes] | None:
         told = self._summary()
@@ -191,20 +199,24 @@ class Footer(Told):
 
     def _summary(self) -> _Summary | None:
         if self._known is None:
-            self._check()
-            told = _decoded(_told, self._data)
+            told = _decoded(_told, self._data())
             said = len(told) > SUMMARY_AT and bytes(told[SUMMARY_AT]) != NIL
             self._known = (_decoded(_summary, told[SUMMARY_AT]) if said else None,)
         return self._known[0]
 
-    def _check(self) -> None:
-        if not self._checked:
-            check_index(self._data, self.trailer, self._checksum)
-            self._checked = True
+    def _data(self) -> bytes:
+        """All of it, as long as the file is open, and from then on."""
+        if self._checked is None:
+            size = self.trailer.index_bytes
+            data = self._file.read(self.header.capacity - TRAILER_BYTES - size, size)
+            check_index(data, self.trailer, self._checksum)
+            self._checked = data
+        return self._checked
 
 
-Ask: TypeAlias = Callable[[Told], Sequence[Span | Few] | None]
-"""Which blocks of a segment are to be read, or parts of them, of those that are told of; None: all of them."""
+Ask: TypeAlias = Callable[[Told], Iterable[Span | Few] | None]
+"""Which blocks of a segment are to be read, or parts of them, of those that are told of; None: all of them. They are asked
+for one by one: who has taken one may know by then which other one is needed."""
 
 
 def among(spans: Sequence[Span], offset: int) -> bool:

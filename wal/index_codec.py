@@ -1,7 +1,8 @@
 """What a sealed segment's file ends with, as bytes: its index, what is said beside that, and the trailer once more.
 
 A footer is one MessagePack array, of which the trailer has the checksum (`wal.codec`). Elements are only added at the end:
-offsets of the blocks, fragments, mentions, all marks, the summary (`wal.footer`), the parts (`wal.parts`).
+offsets of the blocks, fragments, mentions, all marks, the summary (`wal.footer`), the parts (`wal.parts`), the register
+(`wal.register`), which is read by itself.
 """
 
 from __future__ import annotations
@@ -12,10 +13,20 @@ from itertools import repeat
 import msgspec
 
 from wal.checksum import Checksum, crc32c
-from wal.codec import UNDECODABLE, FormatError, NewerFormat, Trailer, big_endian, encode_trailer, native
+from wal.codec import (
+    UNDECODABLE,
+    FormatError,
+    NewerFormat,
+    Trailer,
+    big_endian,
+    bytes_head,
+    encode_trailer,
+    native,
+)
 from wal.ids import Fragment
 from wal.index import COARSE, MARK_EVERY, FragmentIndex, SegmentIndex
 from wal.parts import PartsTold, check_runs, decode_parts, told_parts
+from wal.register import Written
 
 NIL = b"\xc0"
 _NOTHING = msgspec.Raw(NIL)
@@ -74,15 +85,18 @@ _all_marks = msgspec.msgpack.Decoder(list[bytes] | None)
 
 SUMMARY_AT = 4
 """Where the summary stands in what a footer says: behind blocks, fragments, mentions and marks."""
-INDEX_FORMS = 5
-"""0: all of it; 1: without parts; 2: without a summary; 3: without the marks that the second version did not write;
-4: without what only mentions a fragment, as the first version wrote it."""
+INDEX_FORMS = 7
+"""0: all of it; 1: without parts; 2: without a register; 3: without both; 4: without a summary; 5: without the marks that
+the second version did not write; 6: without what only mentions a fragment, as the first version wrote it."""
+_PARTED, _REGISTERED = (0, 2), (0, 1)
 
 
-def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary: object = None) -> tuple[Trailer, bytes]:
+def encode_footer(
+    trailer: Trailer, index: SegmentIndex, form: int = 0, summary: object = None, register: Written | None = None
+) -> tuple[Trailer, bytes]:
     """What a sealed segment's file ends with: `trailer`, with the index's size and crc filled in, and the bytes.
 
-    `summary` is what `wal.footer` makes of a segment's summary, if it has one.
+    `summary` is what `wal.footer` makes of a segment's summary, if it has one, and `register` that of its blocks.
     """
     entries = index.fragments
     assert all(entry.every == MARK_EVERY for entry in entries.values()), "an index of an older version is not written again"
@@ -100,17 +114,22 @@ def encode_footer(trailer: Trailer, index: SegmentIndex, form: int = 0, summary:
             for (name, partition), entry in entries.items()
         ],
     ]
-    if form < 4 and index.mentions is not None:
+    names = register.encode(trailer) if register is not None and form in _REGISTERED else b""
+    if form < 6 and index.mentions is not None:
         told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
-        if form < 3 and any(entry.marks for entry in entries.values()):
+        if form < 5 and any(entry.marks for entry in entries.values()):
             told.append([big_endian(entry.marks) for entry in entries.values()])
-        parts = told_parts(index) if form < 1 else None
-        if form < 2 and (summary is not None or parts is not None):
+        parts = told_parts(index) if form in _PARTED else None
+        if form < 4 and (summary is not None or parts is not None or names):
             told += [None] * (SUMMARY_AT - len(told))
             told.append(summary)
-        if parts is not None:
+        if parts is not None or names:
             told.append(parts)
+        if names:
+            told.append(names)
     body = _encoder.encode(told)
+    if register is not None and names:
+        body = register.placed(body, len(names), 1 + bytes_head(4 * len(index.starts)), trailer)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     return trailer, body + encode_trailer(trailer)
 

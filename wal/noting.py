@@ -18,6 +18,7 @@ from wal.ids import DECISIONS, NAME_MAX, Fragment
 from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
 from wal.parts import RECORDS_MIN, parts_max
 from wal.records import History, Record, Update, Write
+from wal.register import register_max
 from wal.summary import FILTER_BYTES, MASK, SHIFT, YES, Filters, Summary
 
 GATHERED_BYTES = 16 << 10
@@ -55,6 +56,10 @@ class Noted(NamedTuple):
             return 0
         return FILTER_BYTES + 32 + _SUMMED_MAX * (len(self.writes) or len(self.touched)) + 32 * len(self.records)
 
+    def named(self) -> int:
+        """About how many names it brings to a register. Where they do not fit after all, there is none."""
+        return len(self.writes) or len(self.records)
+
     def parted(self) -> int:
         """About what its parts take in a footer. Where they do not fit after all, there are none."""
         if len(self.records) < RECORDS_MIN:
@@ -75,7 +80,18 @@ def note(records: Sequence[Record], body: bytes | memoryview) -> Noted:
 class Notes:
     """Of the segment that is being written. `summarised`: its footer says the summary too, so there must be room for it."""
 
-    __slots__ = ("_bytes", "_gathered", "_growth", "_index", "_known", "_parted", "_summary", "summarised")
+    __slots__ = (
+        "_bytes",
+        "_gathered",
+        "_growth",
+        "_index",
+        "_known",
+        "_named",
+        "_parted",
+        "_size",
+        "_summary",
+        "summarised",
+    )
 
     def __init__(self, *, summarised: bool) -> None:
         self.summarised = summarised
@@ -86,6 +102,8 @@ class Notes:
         self._bytes = 0  # of the blocks that were gathered
         self._growth = 0  # what they bring at most
         self._parted = 0  # what the parts of all blocks take, about
+        self._named = 0  # how many names they have, about, but for those that the summary counts
+        self._size = 0  # of all blocks
 
     @property
     def index(self) -> SegmentIndex:
@@ -115,6 +133,11 @@ class Notes:
         room -= self._index.bytes_max + self._growth
         if self.summarised:
             room -= self._summary.bytes_max + noted.summed_max() + self._parted + noted.parted()
+            names, blocks = (
+                self._named + self._summary.keys + noted.named(),
+                len(self._index.starts) + len(self._gathered) + 1,
+            )
+            room -= register_max(names, blocks, self._size + len(noted.body))
         return room >= noted.indexed_max() or room >= self._index.growth(noted.all_touched())
 
     def add(self, offset: int, header: BlockHeader, noted: Noted) -> None:
@@ -124,6 +147,8 @@ class Notes:
         self._gathered.append((offset, header, noted))
         self._growth += noted.indexed_max() + (noted.summed_max() if self.summarised else 0)
         self._parted += noted.parted() if self.summarised else 0
+        self._named += noted.named()
+        self._size += header.size
         self._bytes += header.size
         if self._bytes >= GATHERED_BYTES and header.length < PUT_OFF_BYTES:
             self.go_through()

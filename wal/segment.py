@@ -25,6 +25,7 @@ from wal.index import SegmentIndex
 from wal.index_codec import INDEX_FORMS, encode_footer
 from wal.noting import Noted, Notes
 from wal.records import Record
+from wal.register import Written
 from wal.summary import SUMMARY_FROM_BYTES, Summary
 
 PREPARED = "next.segment"
@@ -128,6 +129,7 @@ class SegmentBuilder:
         "marked",
         "next_lsn",
         "notes",
+        "register",
         "synced_to",
     )
 
@@ -137,6 +139,8 @@ class SegmentBuilder:
         self.crc = header.crc
         self.next_lsn = header.first_lsn
         self.notes = Notes(summarised=header.capacity >= SUMMARY_FROM_BYTES)
+        self.register: Written | None = None
+        """What its footer says of the names in its blocks, once all of these were gone through for it."""
         self.first_time_ms = 0
         self.last_time_ms = 0
         self.marked = True
@@ -231,8 +235,8 @@ class SegmentBuilder:
         Where a version that wrote less left no room, it is written as that one did.
         """
         self.index.complete()
-        summary = encode_summary(self.summary) if self.summary is not None and form < 2 else None
-        trailer, footer = encode_footer(self.trailer(), self.index, form, summary)
+        summary = encode_summary(self.summary) if self.summary is not None and form < 4 else None
+        trailer, footer = encode_footer(self.trailer(), self.index, form, summary, self.register)
         offset = self.header.capacity - len(footer)
         if offset < self.end and form + 1 < INDEX_FORMS:
             return self.footer(form + 1)

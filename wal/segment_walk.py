@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,9 @@ from wal.records import Record
 from wal.scan import RawBlock, Scan, blocks_in, nonzero_end, survivors
 from wal.segment import Archived, Block, SegmentBuilder, SegmentInfo, stored_bytes, stored_name
 from wal.segment_file import Sealed, decode, noted_in, read_index, read_trailer, wrong_size
+
+if TYPE_CHECKING:
+    from wal.registering import RegisterBuilder
 
 Found: TypeAlias = Block | Finding | SegmentInfo
 """A segment's info comes after its blocks."""
@@ -90,6 +93,7 @@ class SegmentWalk:
         self._limit = self._size if self.trailer is None else self.trailer.end
         self._builder = SegmentBuilder(header)
         self._parts = PartsBuilder()
+        self._names = _names_of(header) if indexes else None
         self._briefly = False
         self._whole = True  # so far every block verified, and the builder has them all, if it is needed
         self._builds = everything or self.trailer is None  # else the trailer says all that is asked
@@ -223,6 +227,8 @@ class SegmentWalk:
                 self._builder.add(raw.header, self._noted(raw, records))
                 if self._indexes:
                     self._parts.add(raw)
+                if self._names is not None:
+                    self._names.add(raw)
 
     def _noted(self, raw: RawBlock, records: list[Record]) -> Noted | None:
         """What of a block is to be held against a footer: all that is in it, where it is, or nothing."""
@@ -295,6 +301,7 @@ class SegmentWalk:
         """Where a footer begins that says what the blocks do, as far as they were looked at; None for any other."""
         if self._indexes:
             self._parts.attach(self._builder.index)
+            self._builder.register = self._names.written() if self._names is not None else None
             known = map(self._builder.footer, range(INDEX_FORMS))
             return next((offset for _, offset, footer in known if self._file.read(offset, len(footer)) == footer), None)
         try:
@@ -325,6 +332,12 @@ class SegmentWalk:
 
     def _footer_problem(self, header: SegmentHeader, what: str) -> Finding:
         return finding("index", self.name, header.capacity, header.first_lsn, what=what, cost=_AGAIN)
+
+
+def _names_of(header: SegmentHeader) -> RegisterBuilder:
+    from wal.registering import RegisterBuilder  # noqa: PLC0415  # who holds no footer against the blocks does not wait for it
+
+    return RegisterBuilder(header)
 
 
 def finding(kind: Kind, segment: str, offset: int, lsn: int, what: str, cost: str, *, until: int = 0) -> Finding:

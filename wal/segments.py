@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from wal.archive import ArchiveFile, ArchiveView
 from wal.archive_codec import Map
 from wal.beside import Notes
-from wal.codec import TRAILER_BYTES, FormatError, SegmentHeader, Trailer, encode_trailer
+from wal.codec import HEADER_BYTES, TRAILER_BYTES, FormatError, SegmentHeader, Trailer, encode_trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
@@ -26,6 +26,7 @@ from wal.ids import Fragment
 from wal.index import SegmentIndex
 from wal.noting import Noted
 from wal.parts import PartsBuilder, worth_it
+from wal.registering import RegisterBuilder
 from wal.scan import Scan
 from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
@@ -54,6 +55,8 @@ class Segments:
         self._unsealed: tuple[SegmentBuilder, File] | None = None  # the last of `sealed`, as long as it has no index
         self._notes = Notes(disk, live)
         self._over: Notes | None = None  # of `_unsealed`
+        self._names = RegisterBuilder(live.header)
+        self._names_over: RegisterBuilder | None = None  # of `_unsealed`
         self._durable_lsn = live.last_lsn
         self._indexes: dict[int, SegmentIndex] = {}
         self._maps: dict[int, Map] = {}
@@ -120,6 +123,7 @@ class Segments:
                     self._unsealed = live, old
             self._live, self._file = fresh, file
             self._over, self._notes = self._notes, Notes(self._disk, fresh)
+            self._names_over, self._names = self._names, RegisterBuilder(fresh.header)
         self._over.end()
         if self._unsealed is None:
             old.close()
@@ -127,7 +131,13 @@ class Segments:
     @property
     def wants_index(self) -> bool:
         """A sealed segment has no index yet, or of the live one there is much to go through, or enough to tell."""
-        return self._unsealed is not None or self._live.notes.waits or self._notes.due
+        live = self._live
+        return self._unsealed is not None or live.notes.waits or self._notes.due or self._names.behind(self._named_to)
+
+    @property
+    def _named_to(self) -> int:
+        """Up to where the names of the live segment are wanted now."""
+        return self._live.synced_to if self._live.notes.summarised else HEADER_BYTES
 
     def write_index(self) -> None:
         """Give the sealed segment that has no index one, durably. From any thread, one at a time."""
@@ -139,6 +149,7 @@ class Segments:
             forgotten = all(sealed.header.first_lsn != first_lsn for sealed in self._sealed)
         if not forgotten:
             self._part(builder, file)
+            self._register(builder, file)
             trailer, offset, footer = builder.footer()
             file.write(offset, footer)
             file.sync()
@@ -148,7 +159,7 @@ class Segments:
                         self._sealed[at] = Sealed(builder.header, trailer)
             if self._over is not None:
                 self._over.remove()
-        self._unsealed = self._over = None
+        self._unsealed = self._over = self._names_over = None
         file.close()
 
     def _part(self, builder: SegmentBuilder, file: File) -> None:
@@ -165,18 +176,26 @@ class Segments:
             with self._lock:
                 parts.attach(builder.index)
 
+    def _register(self, builder: SegmentBuilder, file: File) -> None:
+        """Gather the names in what is left of a full segment. Where a block cannot be read, there is no register."""
+        names = self._names_over or RegisterBuilder(builder.header)
+        if builder.notes.summarised and names.go_on(file, builder.end):
+            builder.register = names.written()
+
     def write_notes(self, *, all_of_it: bool = False) -> None:
         """Tell of the live segment, if there is enough to tell, or of `all_of_it`. From any thread, one at a time."""
-        notes = self._notes
+        notes, names, file = self._notes, self._names, self._file
+        if names.behind(self._named_to):
+            names.go_on(file, self._named_to, step=True)
         with self._lock:
             if self._live.notes.waits:
                 self._live.notes.go_through()
         while notes.due or (all_of_it and notes.behind):
             with self._lock:
-                body = notes.gather()
-            if not body:
+                entry = notes.gather()
+            if entry is None:
                 return
-            notes.write(body)
+            notes.write(entry, names.written(notes.named) if names.go_on(file, entry.trailer.end) else None, names.reach)
 
     def forget_first(self) -> None:
         """The oldest sealed segment is about to be removed."""

@@ -84,15 +84,17 @@ def may_name(bits: bytes, name: TxId) -> bool:
 class Summary:
     """Of the segment that is being written. `bytes_max` is never less than what it takes in a footer.
 
-    `about`: the blocks, by ordinals, with what concerns all of a partition or fragment, or ends a transaction in it.
+    `about`: the blocks, by ordinals, with what concerns all of a partition or fragment, or ends a transaction in it. `keys`
+    is how many keys there are, but for those of records of one key that somebody else counts.
     """
 
-    __slots__ = ("about", "bytes_max", "filters", "tally")
+    __slots__ = ("about", "bytes_max", "filters", "keys", "tally")
 
     def __init__(self) -> None:
         self.tally = Tally()
         self.filters = Filters()
         self.about: dict[int, array[int]] = {}
+        self.keys = 0
         self.bytes_max = 1024  # all kinds of records, with their figures
 
     def begin(self, ordinal: int) -> bytearray:
@@ -135,6 +137,8 @@ class Summary:
                 names.append(record.tx)  # type: ignore[union-attr]
             elif (naming := _OF_MANY.get(kind)) is not None:
                 names += naming(record)
+            if kind is Preload:
+                self.keys += len(record.keys)  # type: ignore[union-attr]
             if kind in _CONCERNING:
                 about[record.partition] = None  # type: ignore[union-attr]
         names += _named_by(writes)
@@ -151,6 +155,7 @@ class Summary:
 
     def count(self, write: Write) -> None:
         """One write is in it."""
+        self.keys += len(write.keys)
         writes = self.tally.writes
         known = len(writes)
         self.tally.write(write)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from typing import Protocol, TypeAlias
 
 import msgspec
 
-from wal.beside import read_notes
+from wal.beside import LiveNotes, read_notes
 from wal.checksum import Checksum, crc32c
 from wal.codec import FormatError, NewerFormat, SegmentHeader, Trailer
 from wal.disk import DiskMissing, File
@@ -199,7 +199,7 @@ class Walk:
                 indexes=self._indexes,
                 choose=self._choose,
                 behind=behind,
-                notes=read_notes(self._disk, file, header, self._checksum) if self._everything and after is None else None,
+                notes=self._notes_to_check(file, header) if self._everything and after is None else None,
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield walk.sealed().info()
@@ -216,9 +216,12 @@ class Walk:
         finally:
             file.close()
 
+    def _notes_to_check(self, file: File, header: SegmentHeader) -> LiveNotes | None:
+        return read_notes(self._disk, file, header, self._checksum, registers=False)
+
     def _asked(
         self, file: File, walk: SegmentWalk, header: SegmentHeader, *, last: bool
-    ) -> tuple[Trailer, Sequence[Span | Few]] | None:
+    ) -> tuple[Trailer, Iterable[Span | Few]] | None:
         """Where the blocks are that are asked for, up to an end; None if all are to be read."""
         if self._ask is None:
             return None

@@ -6,6 +6,7 @@ version wrote, which every later one must read as they stand here (`FIRST`). Wha
 with a number and a log of its own. `format-1-archive` is the same log with its sealed segments in archives: what a
 compressor makes of the same bytes may change, and what comes out of these may not. `format-1-noted` has all of it in a
 segment that is still open, with notes beside it; `format-1-parted` has that sealed, with a footer that tells of parts.
+`format-1-noted-names` and `format-1-registered` are the same two again, with registers of the names in their blocks.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from wal.records import (
     Update,
     Write,
 )
+from wal.registering import RegisterBuilder
 from wal.scan import Scan
 from wal.segment import segment_name
 from wal.segment_file import read_header, rebuild
@@ -54,6 +56,8 @@ FIRST_DIRECTORY = DIRECTORY.with_name("format-1-first")
 ARCHIVE_DIRECTORY = DIRECTORY.with_name("format-1-archive")
 NOTED_DIRECTORY = DIRECTORY.with_name("format-1-noted")
 PARTED_DIRECTORY = DIRECTORY.with_name("format-1-parted")
+NAMED_DIRECTORY = DIRECTORY.with_name("format-1-noted-names")
+REGISTERED_DIRECTORY = DIRECTORY.with_name("format-1-registered")
 FIRST = 9
 """So many of the blocks are in the log of the first version."""
 SETTINGS = LogSettings(segment_bytes=1024, total_bytes=1 << 20)
@@ -105,21 +109,32 @@ def archived() -> MemoryDisk:
     return disk
 
 
-def noted() -> MemoryDisk:
-    """The same in one segment, of which the notes beside tell twice, and not of its last block."""
+def noted(*, names: bool = False) -> MemoryDisk:
+    """The same in one segment, of which the notes beside tell twice, not of its last block; with registers of `names`."""
     disk = MemoryDisk()
     log = open_log(disk, LogSettings(segment_bytes=8192, total_bytes=1 << 20))
-    notes = Notes(disk, log._segments.live)
+    notes, register = Notes(disk, log._segments.live), RegisterBuilder(log._segments.live.header)
     for at, block in enumerate(BLOCKS):
         append(log, *block, now_ms=1_700_000_000_000 + 1_000 * at)
         if at in (len(BLOCKS) // 2, len(BLOCKS) - 2):
-            notes.write(notes.gather())
+            entry = notes.gather()
+            assert entry is not None
+            if names:
+                assert register.go_on(disk.open(segment_name(1)), entry.trailer.end)
+                notes.write(entry, register.written(notes.named), register.reach)
+            else:
+                notes.write(entry)
     log.close()
     return disk
 
 
-def parted() -> MemoryDisk:
-    """That segment, sealed, though it is smaller than those that tell of parts."""
+def named() -> MemoryDisk:
+    """That with registers."""
+    return noted(names=True)
+
+
+def parted(*, names: bool = False) -> MemoryDisk:
+    """That segment, sealed, though it is smaller than those that tell of parts; with a register of `names`."""
     disk, name = MemoryDisk(), segment_name(1)
     disk.put(name, noted().image(name))
     file = disk.open(name, write=True)
@@ -128,9 +143,18 @@ def parted() -> MemoryDisk:
     for raw in Scan(file, header, limit=scan.offset):
         parts.add(raw)
     assert parts.attach(builder.index)
+    if names:
+        register = RegisterBuilder(header)
+        assert register.go_on(file, scan.offset)
+        builder.register = register.written()
     _, offset, footer = builder.footer()
     file.write(offset, footer)
     return disk
+
+
+def registered() -> MemoryDisk:
+    """That with a register."""
+    return parted(names=True)
 
 
 if __name__ == "__main__":
@@ -139,6 +163,8 @@ if __name__ == "__main__":
         (ARCHIVE_DIRECTORY, archived()),
         (NOTED_DIRECTORY, noted()),
         (PARTED_DIRECTORY, parted()),
+        (NAMED_DIRECTORY, named()),
+        (REGISTERED_DIRECTORY, registered()),
     ):
         directory.mkdir(parents=True, exist_ok=True)
         for name in golden.names():

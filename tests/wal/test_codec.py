@@ -70,6 +70,8 @@ def test_the_golden_archives_are_read_as_they_were_written() -> None:
         (golden.write, golden.DIRECTORY),
         (golden.noted, golden.NOTED_DIRECTORY),
         (golden.parted, golden.PARTED_DIRECTORY),
+        (golden.named, golden.NAMED_DIRECTORY),
+        (golden.registered, golden.REGISTERED_DIRECTORY),
     ],
 )
 def test_the_golden_log_is_written_byte_for_byte_the_same_today(written: Callable[[], MemoryDisk], directory: Path) -> None:

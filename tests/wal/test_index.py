@@ -87,7 +87,7 @@ def test_a_long_prefix_that_a_copy_has_is_skipped() -> None:
     assert found[-1] == 999
     assert len(found) < 10 + MARK_EVERY
     trailer = Trailer(1000, 1 << 20, 1, 1, 1000, 1000, 0, 0, 0, 1)
-    for form, every in ((2, MARK_EVERY), (3, MARK_EVERY * COARSE), (4, MARK_EVERY * COARSE)):
+    for form, every in ((4, MARK_EVERY), (5, MARK_EVERY * COARSE), (6, MARK_EVERY * COARSE)):
         told, footer = encode_footer(trailer, index, form)
         read = decode_index(footer[: told.index_bytes], told)
         found = read.holding({("acc", 0): (990, 1000)})
@@ -162,7 +162,7 @@ def test_a_footer_leaves_mentions_out_where_an_older_version_left_no_room() -> N
     builder.add(header, note(cleared, encode_body(cleared)))
     trailer, _, footer = builder.footer()
     assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) == [0]
-    _, builder.end, _ = builder.footer(form=4)
+    _, builder.end, _ = builder.footer(form=6)
     trailer, at, footer = builder.footer()
     assert at == builder.end
     assert decode_index(footer[: trailer.index_bytes], trailer).speaking_of([("acc", 1)]) is None
@@ -177,7 +177,7 @@ def test_a_log_of_the_version_before_is_whole_and_gives_its_history() -> None:
         header = decode_header(data)
         trailer = decode_trailer(data[-TRAILER_BYTES:], header, len(data))
         builder, _ = rebuild(disk.open(name), header, trailer.end)
-        newest, (_, offset, footer) = builder.footer(), builder.footer(form=3)
+        newest, (_, offset, footer) = builder.footer(), builder.footer(form=5)
         sizes.append(len(newest[2]) - len(footer))
         disk.put(name, data[: trailer.end] + bytes(offset - trailer.end) + footer)
     assert sizes

@@ -139,7 +139,7 @@ def test_a_footer_of_the_version_before_does_not_tell_and_all_of_it_is_read() ->
         header = decode_header(data)
         trailer = decode_trailer(data[-TRAILER_BYTES:], header, len(data))
         builder, _ = rebuild(disk.open(name), header, trailer.end)
-        _, offset, older = builder.footer(form=2)
+        _, offset, older = builder.footer(form=4)
         disk.put(name, data[: trailer.end] + bytes(offset - trailer.end) + older)
     for _, footer in footers(disk):
         assert (footer.tally(), footer.naming([bytes(16)]), footer.about([1])) == (None, None, None)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.state.store_errors import StoreError
-from tools.terminal import complain
+from engine.state.store_errors import StoreError, StoreTooNew
+from tools.terminal import ExitCode
 from tools.wal.places import Place
 from wal import Block, inspect
 from wal import records as r
@@ -18,6 +18,7 @@ from wal.ids import MAPS, Fragment
 if TYPE_CHECKING:
     from engine.state.store import Entry
     from rebalance.table import Topology
+    from tools.wal.trouble import Trouble
 
 
 class AtRest(msgspec.Struct, frozen=True):
@@ -29,8 +30,8 @@ class AtRest(msgspec.Struct, frozen=True):
     history_from: int = 0
 
 
-def at_rest(place: Place, fragment: Fragment, key: bytes) -> AtRest:
-    """What a directory's checkpoint says; nothing where there is none, or none that can be read."""
+def at_rest(place: Place, fragment: Fragment, key: bytes, trouble: Trouble) -> AtRest:
+    """What a directory's checkpoint says; nothing where there is none, or none that can be read, which is told once."""
     if place.directory is None:
         return AtRest()
     from engine.state.node_image import NodeImage  # noqa: PLC0415  # who has only a log does not wait for a store
@@ -52,13 +53,13 @@ def at_rest(place: Place, fragment: Fragment, key: bytes) -> AtRest:
         finally:
             store.close()
     except (StoreError, msgspec.MsgspecError, ValueError) as error:
-        complain(f"{place.path}: the store is left out: {error}")
+        trouble.leave_out(place, error, ExitCode.UNREADABLE if isinstance(error, StoreTooNew) else ExitCode.DAMAGED)
         return AtRest()
 
 
-def map_of_cluster(places: Sequence[Place]) -> Topology | None:
+def map_of_cluster(places: Sequence[Place], trouble: Trouble) -> Topology | None:
     """The newest map that a node's store has; or one of those in the logs; None if nobody can tell."""
-    stored = [known for place in places if (known := at_rest(place, MAPS, b"").topology) is not None]
+    stored = [known for place in places if (known := at_rest(place, MAPS, b"", trouble).topology) is not None]
     if stored:
         return max(stored, key=lambda known: known.version)
     newest: Topology | None = None

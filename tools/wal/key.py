@@ -13,14 +13,14 @@ from tools.terminal import ExitCode, bytes_of, complain, emit, to_json, word
 from tools.wal.absent import absent
 from tools.wal.copy_at_rest import at_rest, map_of_cluster
 from tools.wal.filters import Filter
+from tools.wal.key_blocks import deciding
 from tools.wal.origins import origin_text
 from tools.wal.places import check_names, place_of
 from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import opened_text, session_text, time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
-from wal.footer import speaking_of
-from wal.ids import DECISIONS, NAME_MAX, TABLE_MAX, fragment_name, tx_name
+from wal.ids import NAME_MAX, TABLE_MAX, fragment_name, tx_name
 
 if TYPE_CHECKING:
     import typer
@@ -57,27 +57,26 @@ def key(
     check_names(places)
     data = bytes_of(key)
     said = partition
+    trouble = Trouble()
     if partition is None:
-        known = map_of_cluster(places)
+        known = map_of_cluster(places, trouble)
         if known is None:
             raise UsageError("no DIR tells how many partitions the cluster has: name a data directory, or the --partition")
         partition = known.place(namespace, data)
     story = Story((namespace, partition), data, keep=values is Values.FULL)
-    trouble = Trouble()
     for place in places:
-        reading = story.reading(place.name, at_rest(place, story.fragment, data), apart=jobs > 1)
+        reading = story.reading(place.name, at_rest(place, story.fragment, data, trouble), apart=jobs > 1)
         for block in trouble.aside(place, choose=reading.choose, ask=reading.ask, jobs=jobs):
             reading.take(block)
         reading.end()
     story.put_together()
     decided = story.undecided()
-    fragments = [(DECISIONS, number) for number in sorted(set(decided.values()))]
 
     def names_one(raw: RawBlock) -> bool:
         return any(tx in raw.data for tx in decided)
 
     for place in places if decided else ():
-        for block in Trouble(quiet=True).aside(place, choose=names_one, ask=speaking_of(fragments)):
+        for block in Trouble(quiet=True).aside(place, choose=names_one, ask=deciding(decided)):
             story.readings[place.name].take_decision(block)
     shown = Shown(story, values)
     if at is not None:
@@ -89,7 +88,7 @@ def key(
     emit(map(to_json, shown.objects(verdict)) if as_json else shown.lines(verdict))
     nothing = absent(places, Filter(namespace=namespace, key=data)) if verdict.last is None else ExitCode.OK
     if verdict.last is None and said is not None:
-        known = map_of_cluster(places)
+        known = map_of_cluster(places, trouble)
         if known is not None and (there := known.place(namespace, data)) != said:
             complain(f"by the map here this key is in partition {there}: without --partition it is looked for there")
     if verdict.differ and any(place.live for place in places):

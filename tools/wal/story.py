@@ -9,28 +9,24 @@ store had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from tools.shown import value_hash
 from tools.wal.copy_at_rest import AtRest
+from tools.wal.key_blocks import KeyBlocks
 from tools.wal.maps import Maps
 from tools.wal.origins import Origins
-from wal import Block, RawBlock
+from wal import Block
 from wal import records as r
-from wal.footer import Span, Told, among
-from wal.ids import CLIENTS, DECISIONS, MAPS, Fragment, NodeId, TxId
-from wal.outline import may_have
-from wal.parts import Few
+from wal.ids import DECISIONS, Fragment, NodeId, TxId
 
 if TYPE_CHECKING:
     from rebalance.table import Topology
 
 How: TypeAlias = Literal["live", "history", "full", "reissued", "store"]
-_ALWAYS = frozenset({"clear", "ready", "undo", "epoch", "origin", "committed"})
-"""Kinds of records that concern a key whose bytes are not in them."""
 
 
 class Seen(msgspec.Struct):
@@ -197,30 +193,12 @@ class Reading:
         self._open: dict[TxId, list[tuple[Change, Seen]]] = {}
         self._gone: list[tuple[Change, Event]] = []
         self._compared = False  # a transfer of the rows that differ is under way
-        self._told: tuple[int, int, list[Span]] = (0, 0, [])  # a segment, up to where it was told of, and what `ask` says
-        self._kinds = _ALWAYS | {"outcome"} if apart else _ALWAYS
+        blocks = KeyBlocks(story.fragment, story.key, self._open, apart=apart)
+        self.ask, self.choose = blocks.ask, blocks.choose
+        """What of a log is to be read, as for `wal.inspect`."""
         self._maps = Maps(story.origins, rest.topology)
         self.floor = rest.history_from
         """What lies at or below this counter may be missing here for a good reason."""
-
-    def ask(self, told: Told) -> Sequence[Span | Few] | None:
-        """What is to be read of a segment. Of most of it the key's bytes tell whether it concerns the key."""
-        fragment = self._story.fragment
-        found = told.telling(fragment, [(DECISIONS, fragment[1]), CLIENTS, MAPS])
-        if found is None:
-            return told.speaking_of([fragment, (DECISIONS, fragment[1]), CLIENTS, MAPS])
-        self._told = told.header.first_lsn, told.trailer.end, found[1]
-        return found[0]
-
-    def choose(self, raw: RawBlock) -> bool:
-        """Whether a block may concern the key."""
-        data = raw.data
-        if self._story.key in data or any(tx in data for tx in self._open):
-            return True
-        segment, end, silent = self._told
-        if raw.segment == segment and raw.offset < end and not among(silent, raw.offset):
-            return False
-        return may_have(self._kinds, raw.header, data)
 
     @property
     def topology(self) -> Topology | None:
@@ -264,8 +242,7 @@ class Reading:
             case r.Preload(ns, at) if (ns, at) == (namespace, partition):
                 self._preload(lsn, time_ms, record)
             case r.EpochStart(at, epoch, firsts) if at == partition:
-                # What an older primary had prepared and the new one knows of, it issues again with its epoch.
-                self._open = {tx: held for tx, held in self._open.items() if held[0][1].epoch >= epoch}
+                self._give_up(epoch)
                 for ns, first in firsts:
                     if ns == namespace:
                         self._cut(lsn, time_ms, first - 1, f"epoch {epoch} begins with counter {first}, below it")
@@ -313,6 +290,11 @@ class Reading:
                     self._story.origins.note(record)
                 case _:
                     pass
+
+    def _give_up(self, epoch: int) -> None:
+        """What an older primary had prepared and the new one knows of, it issues again with its epoch."""
+        for tx in [tx for tx, held in self._open.items() if held[0][1].epoch < epoch]:
+            del self._open[tx]
 
     def _write(self, lsn: int, time_ms: int, write: r.Write, how: How, prepare: r.Prepare | None = None) -> None:
         if write.fragment != self._story.fragment or self._story.key not in write.keys:

@@ -28,6 +28,7 @@ class Trouble:
     def __init__(self, *, quiet: bool = False) -> None:
         self._code = ExitCode.OK
         self._met: set[Path] = set()
+        self._left_out: set[Path] = set()
         self._quiet = quiet  # it is told by another reading of the same logs
 
     def aside(
@@ -93,6 +94,13 @@ class Trouble:
         code = code_of(finding)
         if not (place.live and code is ExitCode.SHORT):  # it is being written
             self._code = max(code, self._code)
+
+    def leave_out(self, place: Place, error: Exception, code: ExitCode) -> None:
+        """A store cannot be read, and what it would say is not said: tell it once."""
+        if place.path not in self._left_out:
+            self._left_out.add(place.path)
+            complain(f"{place.path}: the store is left out: {error}")
+            self._code = max(self._code, code)
 
     def files(self, place: Place) -> list[SegmentInfo]:
         """The segments of a log; what is wrong with their files is told."""

@@ -81,7 +81,7 @@ def tx(
     told = sorted(stories.values(), key=lambda one: (one.began_ms, one.tx))
     whence = {story.tx: origins.of(story.tx, *story.decided) for story in told}
     if any(origin is not None and not origin.node for origin in whence.values()):
-        _note_maps(places, origins)
+        _note_maps(places, origins, trouble)
         whence = {story.tx: origins.of(story.tx, *story.decided) for story in told}
     for story in told:
         origin = whence[story.tx]
@@ -107,13 +107,13 @@ def _found(places: list[Place], prefix: str, label: str | None, last: int) -> li
     return newest
 
 
-def _note_maps(places: list[Place], origins: Origins) -> None:
+def _note_maps(places: list[Place], origins: Origins, trouble: Trouble) -> None:
     """The maps tell who coordinated what nothing else does."""
     from tools.wal.copy_at_rest import at_rest  # noqa: PLC0415  # mostly it is said
     from tools.wal.maps import Maps  # noqa: PLC0415
 
     for place in places:
-        maps = Maps(origins, at_rest(place, MAPS, b"").topology)
+        maps = Maps(origins, at_rest(place, MAPS, b"", trouble).topology)
         for block in Trouble(quiet=True).aside(place, choose=_has_map, ask=speaking_of([MAPS])):
             for record in block.records:
                 if isinstance(record, r.Committed):

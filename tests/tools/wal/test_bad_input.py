@@ -333,3 +333,17 @@ def test_what_is_no_store_is_told_by_who_verifies(make: Callable[[Path], object]
         result = wal(*verb, shown)
         assert result.exit_code == 5, result.exception
         assert "is not a store: expected a directory with data.mdb" in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--partition", "3"]])
+@pytest.mark.parametrize("make", [Path.touch, _a_pipe_in_it])
+def test_a_store_that_is_left_out_of_a_story_is_told_once_and_is_the_exit_code(
+    make: Callable[[Path], object], words: list[str], shown: Path
+) -> None:
+    shutil.rmtree(shown / "store")
+    make(shown / "store")
+    result = wal("key", "acc", "k1", shown, *words)
+    assert result.exit_code == 5, result.exception
+    assert result.stderr.count("the store is left out") == 1
+    if not words:
+        assert "key k1: last written at " in result.stdout, "what the log says is told all the same"

@@ -149,7 +149,8 @@ def test_a_story_out_of_parts_of_blocks_is_that_of_all_of_them() -> None:
 def _story(disk: MemoryDisk, at: int, key: bytes, *, by_parts: bool) -> list[object]:
     story = Story(("acc", at), key, keep=True)
     reading = story.reading("n1", AtRest())
-    for found in inspect(disk, choose=reading.choose, ask=reading.ask if by_parts else None):
+    by_index = reading.ask.__self__._spoken_of  # type: ignore[attr-defined]
+    for found in inspect(disk, choose=reading.choose, ask=by_index if by_parts else None):
         assert isinstance(found, Block)
         reading.take(found)
     reading.end()
