@@ -39,7 +39,7 @@ DOING = {
         "reader",
         "recovery",
     }
-    | {"repair", "scan", "seeking", "segment_file", "segment_walk", "segments", "stored", "walk", "whole"},
+    | {"registering", "repair", "scan", "seeking", "segment_file", "segment_walk", "segments", "stored", "walk", "whole"},
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {
         "admin",

@@ -1,4 +1,4 @@
-"""Questions to a log that leave nothing to be parsed: answered without making a parser first.
+"""Questions to a log, and for the version, that leave nothing to be parsed: answered without making a parser first.
 
 To import one, and to read all that a verb could be told, takes longer than a short answer. Where a verb is given what it is
 about, and of its options only those that stand here, in words of their own, it is called with them as they are. Anything
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from tools.terminal import end_of
+from tools.terminal import emit, end_of
 from wal.ids import TABLE_MAX
 
 
@@ -33,6 +36,7 @@ class _Verb:
         self.numbers = numbers
 
 
+_NAME, _METADATA = "foreshore-", ".dist-info"
 _VERBS = {
     "verify": _Verb(),
     "stat": _Verb(),
@@ -44,6 +48,9 @@ _VERBS = {
 
 def quickly(words: Sequence[str]) -> int | None:
     """Answer such a question; the exit code. None, and nothing was done, if it is no such question."""
+    if list(words) in (["--version"], ["version"]):
+        version = _version()
+        return end_of(lambda: emit([f"foreshore {version}"])) if version else None
     if len(words) < 3 or words[0] != "wal" or words[1] not in _VERBS:
         return None
     name, verb = words[1], _VERBS[words[1]]
@@ -58,6 +65,16 @@ def quickly(words: Sequence[str]) -> int | None:
         return function(**given)
 
     return end_of(command)
+
+
+def _version() -> str:
+    """What is installed, by the name of its metadata: to import what would read these takes longer than all else here."""
+    for path in sys.path:
+        with suppress(OSError):
+            for name in os.listdir(path or "."):
+                if name.startswith(_NAME) and name.endswith(_METADATA):
+                    return name.removeprefix(_NAME).removesuffix(_METADATA)
+    return ""
 
 
 def _given(verb: _Verb, words: Sequence[str]) -> dict[str, Any] | None:

@@ -51,12 +51,12 @@ from wal.ids import Fragment
 
 END_BYTES = 48
 MAGIC = b"FSrg"
-PAGE_NAMES = 7
-"""A page has between half of so many names, as a power of two, and all of them."""
+PAGE_BITS = 7
+"""A page has 64 to 128 names, more or less."""
 HASH_BITS = 32
 NARROW, WIDE = 3, 4
-NARROW_BITS = 14
-"""Where ordinals have no more bits than that, three bytes leave enough for the hash."""
+NARROW_BLOCKS = 1 << 14
+"""Of so many blocks the ordinals leave enough of three bytes for the hash."""
 
 SHARE_MAX = 16
 """A register that takes more than one in so many bytes of the blocks is left out: keys and values have a few bytes each."""
@@ -117,11 +117,12 @@ def bits_for(blocks: int) -> int:
 
 def width_for(blocks: int) -> int:
     """How many bytes an entry takes."""
-    return NARROW if bits_for(blocks) <= NARROW_BITS else WIDE
+    return NARROW if blocks <= NARROW_BLOCKS else WIDE
 
 
 def _size_of(names: int, blocks: int) -> int:
-    return (8 * width_for(blocks) + 1) * names // 8
+    """With what a page takes beside its entries: an eighth of a byte for each."""
+    return (8 * (NARROW if blocks <= NARROW_BLOCKS else WIDE) + 1) * names // 8
 
 
 def worth_it(names: int, blocks: int, size: int) -> bool:
@@ -163,7 +164,7 @@ def page_seed(trailer: Trailer, first: int, number: int) -> int:
 class Written:
     """A register that waits for its place: what it says of which page."""
 
-    def __init__(self, end: End, pages: list[list[int]]) -> None:
+    def __init__(self, end: End, pages: Sequence[array[int]]) -> None:
         self._end = end
         self._pages = pages
 
@@ -188,9 +189,9 @@ class Written:
         )
 
 
-def _page(entries: list[int], width: int) -> bytes:
+def _page(entries: array[int], width: int) -> bytes:
     """The entries of a page, as they stand in a file."""
-    data = big_endian(array("I", entries))
+    data = big_endian(array("I", sorted(entries)))
     if width == WIDE:
         return data
     narrow = bytearray(NARROW * len(entries))

@@ -19,7 +19,7 @@ from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader, big_endian, decode_body_as
 from wal.disk import DiskError
 from wal.ids import DECISIONS
-from wal.register import HASH_BITS, PAGE_NAMES, End, Written, key_name, mention_name, width_for, worth_it
+from wal.register import HASH_BITS, PAGE_BITS, End, Written, key_name, mention_name, width_for, worth_it
 from wal.scan import RawBlock, Readable, Scan
 
 STEP_BYTES = 1 << 20
@@ -175,21 +175,19 @@ class RegisterBuilder:
             last=starts[-1],
             starts=0,
             starts_crc=crc32c(big_endian(starts)),
-            pages=max(0, len(names).bit_length() - PAGE_NAMES),
+            pages=max(0, len(names).bit_length() - PAGE_BITS),
             width=width_for(len(starts)),
         )
         return Written(end, _paged(names, self._counts[begin.blocks :], end))
 
 
-def _paged(names: array[int], counts: Iterable[int], end: End) -> list[list[int]]:
+def _paged(names: array[int], counts: Iterable[int], end: End) -> list[array[int]]:
     """The entries of each page. `counts` says how many of the names each block has."""
     bits, rest = end.ordinal_bits, end.rest_bits
-    pages: list[list[int]] = [[] for _ in range(1 << end.pages)]
+    pages = [array("I") for _ in range(1 << end.pages)]
     of_page, drop, mask, at = HASH_BITS - end.pages, HASH_BITS - end.pages - rest, (1 << rest) - 1, 0
     for ordinal, count in enumerate(counts):
         for name in names[at : at + count]:
             pages[name >> of_page].append((name >> drop & mask) << bits | ordinal)
         at += count
-    for entries in pages:
-        entries.sort()
     return pages

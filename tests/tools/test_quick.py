@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -57,6 +58,8 @@ OTHERS = [
     ["wal", "verify", "--", LOG],
     ["wal", "segments", LOG],
     ["cluster", "status", LOG],
+    ["--version", "--help"],
+    ["version", LOG],
 ]
 
 
@@ -66,6 +69,17 @@ def test_the_answer_is_that_of_the_parser(words: list[str], capsys: pytest.Captu
     quick = capsys.readouterr()
     slow = wal(*words)
     assert (code, quick.out, quick.err) == (slow.exit_code, slow.stdout, slow.stderr)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["version"]], ids=" ".join)
+def test_the_version_is_that_of_the_metadata(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert quickly(words) == 0
+    assert capsys.readouterr() == (f"foreshore {version('foreshore')}\n", "")
+
+
+def test_where_nothing_is_installed_the_version_is_left_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/nowhere", str(golden.DIRECTORY)])
+    assert quickly(["--version"]) is None
 
 
 @pytest.mark.parametrize("words", OTHERS, ids=" ".join)

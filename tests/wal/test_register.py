@@ -19,7 +19,7 @@ from tools.wal.story import Story
 from wal import Block, Log, LogSettings, inspect, read, register, registering, verify
 from wal.archive import ArchiveFile
 from wal.archive_codec import Extent
-from wal.beside import notes_name, read_notes
+from wal.beside import _ends_in, notes_name, read_notes
 from wal.codec import TRAILER_BYTES, FormatError, NothingHere
 from wal.footer import Ask, Footer, Told
 from wal.ids import CLIENTS, DECISIONS, Fragment, Version
@@ -205,6 +205,62 @@ def test_a_story_by_registers_is_that_of_who_reads_everything(seed: int) -> None
     assert kinds >= {"live", "history", "full", "prepared"}
 
 
+TX = b"s" * 10 + bytes(6)
+VOTE = prepare(TX, [Write("acc", 3, 1, 5, [b"mine"], [b"2"], tx=TX)])
+AFTER: dict[str, list[Record]] = {
+    "update": [Update([Write("acc", 3, 1, 5, [b"k", b"mine"], [b"1", b"2"])])],
+    "commit": [VOTE, outcome(VOTE)],
+    "rollback": [VOTE, outcome(VOTE, commit=False)],
+    "issued again": [VOTE, prepare(TX, [Write("acc", 3, 2, 5, [b"mine"], [b"2"], origin=1, tx=TX)], epoch=2, origin=1)],
+    "history": [History([Write("acc", 3, 1, 5, [b"mine"], [None])])],
+    "undo": [Undo("acc", 3, 3, [b"mine"])],
+    "epoch": [EpochStart(3, 2, [("acc", 4)])],
+    "cleared": [FragmentClear("acc", 3, "behind")],
+    "to be compared": [FragmentClear("acc", 3, "behind", kept=True)],
+    "caught up": [FragmentReady("acc", 3, 5, 0, [(1, 1)], True)],
+    "came": [Preload("acc", 3, [1], [9], [b"mine"], [b"came"])],
+    "no such key": [Preload("acc", 3, [1], [0], [b"mine"], [None])],
+    "label": [Origin(3, 1, TX[::-1], "n1", label="pay")],
+    "client": [Origin(5, 1, TX[::-1], "n1", client="web", address="a:1")],
+    "decided elsewhere": [
+        Prepare(TX, 3, 1, VOTE.writes, [], [3, 6], 6),
+        outcome(VOTE),
+        Update([Write(DECISIONS, 6, 1, 0, [TX], [b"\x01"])]),
+    ],
+}
+"""What comes after a write of a key, each in a block of its own."""
+
+
+@pytest.mark.parametrize("after", AFTER.values(), ids=list(AFTER))
+def test_whatever_comes_after_a_write_is_found(after: list[Record]) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, SETTINGS)
+
+    def others(count: int) -> None:
+        for _ in range(count):
+            n = log.next_lsn
+            log.append([Update([Write("acc", n % 3, 1, n, [b"key-%d" % n], [b"v" * 90])])], now_ms=n, durable=False)
+
+    others(300)
+    log.append([Update([Write("acc", 3, 1, 4, [b"mine"], [b"1"], tx=TX[::-1])])], now_ms=1, durable=False)
+    for record in after:
+        others(40)
+        log.append([record], now_ms=2, durable=True)
+    others(1_800)
+    assert len(log.segments()) > 1
+    log.write_index()
+    disk.remove(disk.names()[-1])
+    right = story_of(disk, ("acc", 3), b"mine", None)
+    assert story_of(disk, ("acc", 3), b"mine", by_register) == right
+    for at in range(len(after)):  # and it is not told of by chance
+        log = open_log(twin := MemoryDisk(), SETTINGS)
+        log.append([Update([Write("acc", 3, 1, 4, [b"mine"], [b"1"], tx=TX[::-1])])], now_ms=1, durable=False)
+        for record in after[:at]:
+            log.append([record], now_ms=2, durable=True)
+        log.close()
+        assert len(repr(story_of(twin, ("acc", 3), b"mine", None))) < len(repr(right))
+
+
 def updates(count: int) -> MemoryDisk:
     """A log of updates of one key each, none of them written twice."""
     disk = MemoryDisk()
@@ -300,7 +356,12 @@ def test_whatever_byte_of_a_register_changes_no_answer_does_and_verify_finds_it(
     begin = end - END_BYTES - told._registers[0].end.size
     keys = keys_of(disk, 401)
     right = [story_of(disk, *one, None) for one in keys]
-    for at in [*range(end - END_BYTES, end, 2), *(draw.randrange(begin, end) for _ in range(25))]:
+    starts = end - END_BYTES - told._registers[0].end.starts
+    for at in [
+        *range(starts, starts + 400, 23),
+        *range(end - END_BYTES, end, 2),
+        *(draw.randrange(begin, end) for _ in range(25)),
+    ]:
         twin = disk.copy()
         twin.flip(name, 8 * at + draw.randrange(8))
         assert verify(twin).findings, at
@@ -327,6 +388,27 @@ def test_whatever_happens_to_notes_no_story_changes() -> None:
         twin = disk.copy()
         twin.put(name, image)
         assert [story_of(twin, *one, lambda blocks: blocks.ask) for one in keys] == right
+
+
+def test_notes_that_lack_an_entry_or_tell_of_more_than_there_is_lead_to_all_that_is_there() -> None:
+    disk, keys = known(), keys_of(known(), 201)
+    (name,) = (name for name in disk.names() if name.endswith(".notes"))
+    data, right = disk.image(name), [story_of(disk, *one, None) for one in keys]
+    ends = [0, *_ends_in(data)]
+    assert len(ends) > 3
+    for at in range(len(ends) - 1):
+        twin = disk.copy()
+        twin.put(name, data[: ends[at]] + data[ends[at + 1] :])
+        assert [story_of(twin, *one, lambda blocks: blocks.ask) for one in keys] == right, at
+    before, _ = written(1, 540)  # as it was some time ago
+    live = name.replace(".notes", ".wal")
+    assert before.names()[-1] == live
+    before.put(name, data)
+    notes = read_notes(before, before.open(live), read_header(before.open(live)))
+    assert notes is not None
+    assert 0 < len(notes._registers or ()) < len(ends) - 1
+    right = [story_of(before, *one, None) for one in keys]
+    assert [story_of(before, *one, lambda blocks: blocks.ask) for one in keys] == right
 
 
 def test_a_page_and_a_register_that_belong_elsewhere_are_not_believed() -> None:
