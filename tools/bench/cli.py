@@ -36,6 +36,7 @@ from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import linear, reconciled, skewed
 from tools.bench.reconcile_spark import on_spark
+from tools.bench.rolling import rolling_restart
 from tools.bench.side_by_side import side_by_side
 from tools.bench.snapshots import snapshot_scan
 from tools.bench.store import store_parts
@@ -79,6 +80,7 @@ FIGURES: dict[str, Measure] = {
     "transfer-memory": partial(transfer_memory, goal=64),
     "transfer-parts": transfer_parts,
     "replace": partial(replaced, goal=12),
+    "rolling-restart": partial(rolling_restart, goal=0, put_goal=200),
     "return": partial(returned, goal=8.0),
     "return-without-history": partial(returned_without_history, goal=1.3, remembered=True),
     "return-without-memory": partial(returned_without_history, goal=1.3, remembered=False),

@@ -102,15 +102,15 @@ async def replaced(setting: Setting, figure: str, goal: float) -> list[Measured]
         for namespace in (NAMESPACE, "other"):
             await fill(database.namespace(namespace), rows // 2, b"v" * VALUE_BYTES)
         waits, stop = list[tuple[float, float]](), asyncio.Event()
-        loading = asyncio.create_task(_load_beside(database, waits, stop))
+        loading = asyncio.create_task(load_beside(database, waits, stop))
         try:
             await asyncio.sleep(setting.seconds / 5)
-            calm, before = len(waits), await _maps(cluster, "n1")
+            calm, before = len(waits), await maps_of(cluster, "n1")
             began = time.perf_counter()
-            await _stop(cluster, "n3")
-            node, _ = await _becomes_whole(cluster, "n4")
+            await stop_in_order(cluster, "n3")
+            node, _ = await becomes_whole(cluster, "n4")
             seconds = time.perf_counter() - began
-            after = await _maps(cluster, "n1")
+            after = await maps_of(cluster, "n1")
             handovers = await _handovers(cluster, figure, "n4")
         finally:
             stop.set()
@@ -146,7 +146,7 @@ async def _handovers(cluster: LocalCluster, figure: str, name: str) -> Measured:
     """What the handovers stopped by which a node comes to lead its share: at most, by the slowest node on either side."""
     began = time.perf_counter()
     await until(lambda: leads_its_share(cluster, name), PATIENCE_SECONDS, f"no primaries moved to {name}")
-    moved = [await _maps(cluster, n.name) for n in cluster.running]
+    moved = [await maps_of(cluster, n.name) for n in cluster.running]
     stops = {
         at: sum(max(maps[f"{side}_over_p{at}_ms"] for maps in moved) for side in ("handed", "taken")) for at in (50, 99)
     }
@@ -163,14 +163,14 @@ async def _handovers(cluster: LocalCluster, figure: str, name: str) -> Measured:
     )
 
 
-async def _stop(cluster: LocalCluster, name: str) -> None:
+async def stop_in_order(cluster: LocalCluster, name: str) -> None:
     """A node leaves in good order."""
     await ask(cluster.nodes[name].address, "stop")
     if not await cluster.nodes[name].ended(PATIENCE_SECONDS):
         raise Error(f"{name} was asked to leave and did not; its log says:\n{cluster.nodes[name].last_words()}")
 
 
-async def _becomes_whole(cluster: LocalCluster, name: str) -> tuple[NodeProcess, float]:
+async def becomes_whole(cluster: LocalCluster, name: str) -> tuple[NodeProcess, float]:
     """A node comes, or comes back, and is one of those that hold data; how long it took after its start to have all."""
     node = cluster.start(name)
     await node.ready()
@@ -187,7 +187,7 @@ async def _becomes_whole(cluster: LocalCluster, name: str) -> tuple[NodeProcess,
     return node, time.perf_counter() - began
 
 
-async def _load_beside(database: aio.Database, waits: list[tuple[float, float]], stop: asyncio.Event) -> None:
+async def load_beside(database: aio.Database, waits: list[tuple[float, float]], stop: asyncio.Event) -> None:
     """Puts of new keys from so many clients, and when each was asked and answered."""
     puts, namespace = itertools.count(), database.namespace(NAMESPACE)
 
@@ -202,7 +202,8 @@ async def _load_beside(database: aio.Database, waits: list[tuple[float, float]],
             clients.create_task(client())
 
 
-async def _maps(cluster: LocalCluster, name: str) -> dict[str, float]:
+async def maps_of(cluster: LocalCluster, name: str) -> dict[str, float]:
+    """What a node says of the maps that it has taken in this life."""
     found: dict[str, float] = (await cluster.status(cluster.nodes[name]))["maps"]
     return found
 
@@ -216,10 +217,10 @@ async def returned(setting: Setting, figure: str, goal: float) -> list[Measured]
         await fill(namespace, rows, b"v" * VALUE_BYTES)
         took, moved, spent = dict[str, float](), dict[str, int](), dict[str, dict[str, float]]()
         for case, changed in (("nothing changed", 0), ("a tenth changed", rows // 10), ("empty", 0)):
-            await _stop(cluster, "n3")
+            await stop_in_order(cluster, "n3")
             await fill(namespace, changed, b"w" * VALUE_BYTES)
             before = processor_seconds(cluster)
-            node, took[case] = await _becomes_whole(cluster, "n4" if case == "empty" else "n3")
+            node, took[case] = await becomes_whole(cluster, "n4" if case == "empty" else "n3")
             own = node.cpu_seconds()
             others = processor_seconds(cluster) - own - before
             spent[case] = {"its processor s, with its start": round(own, 2), "the others'": round(others, 2)}
@@ -258,16 +259,16 @@ async def returned_without_history(setting: Setting, figure: str, goal: float, *
         setting.say(f"{figure}: {rows:,} rows")
         namespace = database.namespace(NAMESPACE)
         await fill(namespace, rows, b"v" * VALUE_BYTES)
-        await _stop(cluster, "n3")
+        await stop_in_order(cluster, "n3")
         await fill(namespace, rows // 10, b"w" * VALUE_BYTES)
         await asyncio.sleep(CHECKPOINTS_SECONDS)
-        node, took = await _becomes_whole(cluster, "n3")
+        node, took = await becomes_whole(cluster, "n3")
         progress = await ask(node.address, "progress")
         way = "mutations" if remembered else "differential"
         updates, moved = sum(progress["updates"].values()), progress["rows"].get(way, 0)
         others = sum(progress["rows"].values()) - moved
-        await _stop(cluster, "n3")
-        _, full = await _becomes_whole(cluster, "n4")
+        await stop_in_order(cluster, "n3")
+        _, full = await becomes_whole(cluster, "n4")
         await counted(cluster, rows + rows // 10)
     return [
         Measured(

@@ -24,7 +24,7 @@ def measured(stdout: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     *figures, last = map(msgspec.json.decode, stdout.splitlines())
     for figure in figures:
         msgspec.convert({name: value for name, value in figure.items() if name != "reached"}, Measured)
-        assert figure["value"] > 0
+        assert figure["value"] > 0 or figure["goal"] == 0, "some are to be nothing at all"
         assert figure["counted"] > 0
         assert (figure["reached"] is None) == (figure["goal"] is None)
     return figures, last["machine"]
@@ -109,6 +109,18 @@ def test_what_transactions_take_of_the_processor_is_measured_over_nodes_and_clie
 def test_a_full_transfer_is_measured_by_what_both_nodes_count(tmp_path: Path) -> None:
     figures, _ = bench(tmp_path, "transfer")
     assert [(figure["unit"], figure["counted"]) for figure in figures] == [("rows/s", UPDATES)]
+
+
+@pytest.mark.processes
+def test_a_rolling_restart_is_measured_by_what_clients_waited_and_nodes_stopped(tmp_path: Path) -> None:
+    result = foreshore("bench", "rolling-restart", "--updates", "1000", "--seconds", "0.5", "--dir", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    figures, _ = measured(result.stdout)
+    stops, puts = figures
+    assert (stops["figure"], stops["unit"], stops["goal"]) == ("rolling-restart", "ms", 0)
+    assert stops["counted"] > 100, "what was there before, and all that was put"
+    assert puts["figure"] == "rolling-restart-puts"
+    assert 0 < puts["parts"]["p50 ms"] <= puts["parts"]["p99 ms"] <= puts["value"]
 
 
 def test_a_figure_that_is_not_known_names_those_that_are() -> None:
