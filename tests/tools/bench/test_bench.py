@@ -89,7 +89,7 @@ def test_three_nodes_count_what_they_acknowledged(tmp_path: Path) -> None:
     figures, machine = measured(result.stdout)
     assert [figure["figure"] for figure in figures] == ["transactions-64"]
     assert machine["command"].startswith("foreshore bench transactions-64 ")
-    assert "three nodes form a cluster" in result.stderr
+    assert "n1, n2, n3 form a cluster" in result.stderr
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
