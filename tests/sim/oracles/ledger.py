@@ -1,7 +1,8 @@
 """What all nodes ever decided, as one book that several oracles read: writes by counter, votes, outcomes and maps.
 
 The book is kept from the turns, before anything is written or sent: what a node decided and lost in a crash is in it,
-too, because it may have told others before.
+too, because it may have told others before. But not the outcome of a transaction that was decided in that very turn: where
+no copy is waited for it counts with its decision, or is lost with it, and then it is what the node finds on its disk.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
-from wal.ids import NO_VERSION, Fragment, NodeId, TxId, Version
+from wal.ids import DECISIONS, NO_VERSION, Fragment, NodeId, TxId, Version
 from wal.records import Committed, History, NoOp, Outcome, Prepare, Record, Update, Write
 
 
@@ -50,6 +51,7 @@ class Ledger(Oracle):
         self.spans: dict[TxId, dict[Fragment, Span]] = {}  # of the newest epoch
         self.votes: dict[TxId, dict[int, Prepare]] = {}  # by partition
         self.outcomes: dict[TxId, tuple[bool, NodeId]] = {}
+        self._unlogged: dict[NodeId, dict[TxId, int]] = {}  # of these what a turn decided that may be lost; where
         self.maps: dict[Version, Topology] = {}
         self.given_up: dict[int, None] = {}  # partitions that an operator had begin again: what was in them may be lost
         self._writes: dict[tuple[Fragment, int, int, bool], tuple[Write, NodeId]] = {}
@@ -61,12 +63,24 @@ class Ledger(Oracle):
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node decided something."""
+        new = [record for record in effects.log if type(record) is Outcome and record.tx not in self.outcomes]
         for record in effects.log:
             if type(record) in NOTED:
                 self._note(machine, record)
+        if new:
+            decided = dict.fromkeys(key for write in _decisions(effects.log) for key in write.keys)
+            self._unlogged[machine.name] = {o.tx: o.partition for o in new if o.tx in decided}
+
+    def started(self, machine: Machine) -> None:
+        """What was decided in the turn in which it died, and is not on its disk, was not."""
+        assert machine.node is not None
+        for tx, number in self._unlogged.pop(machine.name, {}).items():
+            if machine.node.core.replica.partition(number).results.get(tx) is None:
+                self.outcomes.pop(tx, None)
 
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
         """A map counts when it is on a disk."""
+        self._unlogged.pop(machine.name, None)
         for record in records:
             if isinstance(record, Committed) and record.version not in self.maps:
                 topology = self.maps[record.version] = self._map(record)
@@ -158,6 +172,12 @@ class Ledger(Oracle):
         """Every counter up to `lwm`, with what it is."""
         for counter in range(1, lwm + 1):
             yield counter, self.settled(name, counter)
+
+
+def _decisions(records: Sequence[Record]) -> Iterator[Write]:
+    for record in records:
+        if isinstance(record, Update):
+            yield from (write for write in record.writes if write.namespace == DECISIONS)
 
 
 def version_before(maps: dict[Version, Topology], version: Version) -> Version:

@@ -303,6 +303,34 @@ def test_what_an_operator_gave_up_may_be_aborted_when_it_was_committed_and_forgo
         _decide_again(small, COMMITTED, ABORTED, part=r.Write(NAME[0], elsewhere, 9, 0, [KEY], [b"lost"]))
 
 
+def _decides_at_once_and_dies(small: Small, *, logged: bool) -> Machine:
+    """A transaction is decided and ends in one turn, as where no other copy is waited for; then its node dies."""
+    primary, number = small.primary, NAME[1]
+    records: list[r.Record] = [
+        r.Update([r.Write(DECISIONS, number, 9, 50, [TX], [bytes([COMMITTED])])]),
+        r.Outcome(TX, number, 9, True, []),
+    ]
+    _decide(small, primary, records)
+    for watcher in small.world.watchers.logged if logged else ():
+        watcher.logged(primary, records, 0)
+    primary.stop("killed")
+    assert primary.start()
+    return primary
+
+
+def test_what_was_decided_in_the_turn_in_which_a_node_died_may_end_otherwise() -> None:
+    """Seed 88001 at 14c25be: prepared beforehand, so that whoever finds it undecided aborts it."""
+    with small_world() as small:
+        _decide(small, _decides_at_once_and_dies(small, logged=False), [r.Outcome(TX, NAME[1], 10, False, [])])
+
+
+def test_what_was_decided_and_is_on_a_disk_may_not() -> None:
+    with small_world() as small:
+        primary = _decides_at_once_and_dies(small, logged=True)
+        with pytest.raises(Violation, match=r"is committed for .* and aborted for"):
+            _decide(small, primary, [r.Outcome(TX, NAME[1], 10, False, [])])
+
+
 def commit_by_half_beside_what_was_given_up(small: Small) -> None:
     """What an operator let begin again excuses what was in it, and not that the others ended in two ways."""
     small.oracles.ledger.given_up[(NAME[1] + 2) % PARTITIONS] = None
