@@ -215,6 +215,8 @@ class Node(Machines):
                         self._ask(session, wanted)
             case ClientSeen():
                 self.writes.origins.on_client_seen(event)
+                if not event.address:
+                    self.coordinator.staging.on_client_gone(event.session)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
             case NameTaken():

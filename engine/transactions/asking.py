@@ -55,7 +55,9 @@ class Asking(Deciding):
         """A part of a large one has voted, and needs not be kept: there is room for others."""
         transaction.parts.pop(voted, None)
         large.voted(voted)
-        if large.unasked and self._room(large) > 0:
+        if not transaction.awaited:
+            transaction.large = None
+        elif large.unasked and self._room(large) > 0:
             self.core.in_pieces(self._ask_in_rounds(transaction, large, self.core.fence))
 
     def _room(self, large: Large) -> int:

@@ -7,6 +7,8 @@ participant is done.
 
 ```
  client              coordinator = decision primary             participants' primaries
+ StageWrites --->    (of what is too large for a CommitTx)
+ <--- Done
  CommitTx  --->      PrepareParts  ------------------->         prepare record on every in-sync copy
                      <-------------------------- Vote           <- with the last one: the commit point
  <--- Done           decision record, and the outcome of

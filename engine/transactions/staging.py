@@ -7,7 +7,8 @@ copies, and a commit that is repeated finds its first answer, or what is prepare
 
 What lies here is bounded. The first piece says how many bytes there will be, and has room for all of them or is to ask
 again: so no two transactions that are half here wait for each other's room. What its client says nothing more of is
-forgotten after the lease of a lock, and at once when it is given up.
+forgotten after the lease of a lock, and at once when it is given up, or the connection breaks over which it came: whoever
+says a piece commits it.
 """
 
 from __future__ import annotations
@@ -177,6 +178,11 @@ class Staging:
     def give_up(self, owner: TxId) -> None:
         """Its client has given a transaction up, that holds its locks as `owner`."""
         self._staged = {tx: staged for tx, staged in self._staged.items() if staged.owner != owner}
+
+    def on_client_gone(self, session: SessionId) -> None:
+        """A connection broke: nobody can commit what was said over it."""
+        if self._staged:
+            self._staged = {tx: staged for tx, staged in self._staged.items() if staged.session != session}
 
     def switch(self) -> None:
         """Another map: what is decided elsewhere now is staged there."""

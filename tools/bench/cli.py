@@ -32,6 +32,7 @@ from tools.bench.expiring import expiring
 from tools.bench.failures import blocked
 from tools.bench.figures import Measured, Setting, machine
 from tools.bench.labels import labels
+from tools.bench.large_transaction import large_transaction
 from tools.bench.log import archives, history, log_parts, replay
 from tools.bench.memory import at_rest
 from tools.bench.reconcile import linear, reconciled, skewed
@@ -77,6 +78,7 @@ FIGURES: dict[str, Measure] = {
     "scans": partial(scans, rows=60_000, few=16, many=1_024, goal=50),
     "transfer": partial(full_transfer, size=100, goal=150_000),
     "transfer-large": partial(full_transfer, size=10_000, goal=200),
+    "transaction-256-mib": partial(large_transaction, goal=256),
     "transfer-memory": partial(transfer_memory, goal=64),
     "transfer-parts": transfer_parts,
     "replace": partial(replaced, goal=12),

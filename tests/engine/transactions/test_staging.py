@@ -28,7 +28,7 @@ from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from engine.transactions import asking, commits
 from engine.transactions.asking import FLYING_OF_STAGED
-from engine.turn.events import Asked
+from engine.turn.events import Asked, ClientSeen
 from engine.turn.settings import Settings
 from rebalance.ports import MS, WORK_MAX
 from wal import records as r
@@ -63,11 +63,11 @@ class Story:
         (answer,) = self.turn(Asked(self.session, request))
         return answer
 
-    def turn(self, *events: Asked) -> list[Reply]:
+    def turn(self, *events: Asked | ClientSeen) -> list[Reply]:
         """What is answered, by as many turns as it takes."""
         return self._turns(self.node.core.now + 1, events)
 
-    def _turns(self, now: int, events: Sequence[Asked]) -> list[Reply]:
+    def _turns(self, now: int, events: Sequence[Asked | ClientSeen]) -> list[Reply]:
         found: list[Reply] = []
         self.turns = 0
         while True:
@@ -157,6 +157,24 @@ def test_nobody_adds_to_what_another_connection_has_said() -> None:
     assert isinstance(story.stage(tx, 1, KEYS[1], size=MOST), Done)
     assert isinstance(story.commit(tx, 1), Done)
     assert story.values() == [b"v", b"v", None, None]
+
+
+def test_what_a_connection_has_said_goes_with_it() -> None:
+    story = Story()
+    story.stage(story.tx(), 1, KEYS[1], size=MOST)
+    story.turn(ClientSeen(2))
+    assert code(story.stage(story.tx(), 1, KEYS[1])) == Code.BUSY
+    story.turn(ClientSeen(1))
+    story.session = 3
+    assert isinstance(story.stage(story.tx(), 1, KEYS[1]), Done)
+
+
+def test_what_is_prepared_and_not_committed_yet_leaves_its_room_to_others() -> None:
+    story = Story()
+    tx = story.tx()
+    story.stage(tx, 1, *KEYS[1:], size=MOST)
+    assert story.commit(tx, 1, prepare_only=True) == Done(99)
+    assert isinstance(story.stage(story.tx(), 1, KEYS[1], size=MOST), Done)
 
 
 def test_two_transactions_that_are_staged_at_once_are_two() -> None:
