@@ -1,8 +1,8 @@
 """Which blocks of a segment name a key, told so that whoever looks for one key reads next to nothing else.
 
-A footer is a twentieth of a log of small values, and a fragment has a thousand keys: who is told of neither reads a
-hundredth of it. So the *register* is the last thing in a footer, readable by itself, with checksums of its own. The notes
-of the segment that is written end with one for each entry.
+A footer is a twentieth of a log of small values, and blocks that speak of a fragment mostly speak of other keys of it. Who
+looks for one key needs neither: the *register* is the last thing in a footer, read by itself, with checksums of its own. Of
+the segment that is written each entry of the notes ends with one.
 
 ```
 footer, or an entry of notes
@@ -184,9 +184,8 @@ class Written:
     def placed(self, body: bytes, size: int, starts_at: int, trailer: Trailer) -> bytes:
         """What ends with `size` bytes that this gave, and has the blocks' offsets at `starts_at`: its end is filled in."""
         at = len(body) - END_BYTES
-        return body[:at] + encode_end(
-            msgspec.structs.replace(self._end, size=size - END_BYTES, starts=at - starts_at), trailer
-        )
+        end = msgspec.structs.replace(self._end, size=size - END_BYTES, starts=at - starts_at)
+        return body[:at] + encode_end(end, trailer)
 
 
 def _page(entries: array[int], width: int) -> bytes:
@@ -249,10 +248,8 @@ class Register:
         if not begin + 4 <= end <= self.end.size:
             raise FormatError(f"page {number} of the register is from {begin} to {end} of its {self.end.size} bytes")
         data = _whole(read(self._begins + begin, end - begin), end - begin)
-        crc, found = (
-            int.from_bytes(data[:4], "big"),
-            self._checksum(data[4:], page_seed(self.trailer, self.end.first, number)),
-        )
+        crc = int.from_bytes(data[:4], "big")
+        found = self._checksum(data[4:], page_seed(self.trailer, self.end.first, number))
         if crc != found or (len(data) - 4) % self.end.width:
             raise FormatError(f"the checksum of page {number} of the register is {crc:08x}, expected {found:08x}")
         return data[4:]
@@ -263,9 +260,7 @@ class Register:
             data = self._read(self._at - self.end.starts, 4 * self.end.blocks)
             found = self._checksum(data, 0)
             if len(data) != 4 * self.end.blocks or found != self.end.starts_crc:
-                raise FormatError(
-                    f"the offsets of blocks have the checksum {found:08x}, expected {self.end.starts_crc:08x}"
-                )
+                raise FormatError(f"the blocks' offsets have the checksum {found:08x}, not {self.end.starts_crc:08x}")
             try:
                 self._starts = native("I", data)
             except UNDECODABLE as error:

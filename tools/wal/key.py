@@ -48,7 +48,8 @@ def key(
 ) -> None:
     """Tell the story of a key, the oldest first, and on which directories it differs.
 
-    Sealed segments are read only where their footers say that the key's fragment is; what was not read was not verified.
+    Segments are read only where footers and notes say that the key is named, or something happened to all that is with it;
+    what was not read was not verified.
     Exit codes: 0 told, and all copies in sync agree; 1 they do not, or nothing tells of it; else as those of verify.
     """
     if not 0 < len(namespace.encode("utf-8", "surrogatepass")) <= NAME_MAX:

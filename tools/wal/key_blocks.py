@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 
 from wal import RawBlock
 from wal.codec import HEADER_BYTES, FormatError
@@ -60,21 +60,22 @@ class KeyBlocks:
         silent = register.mentioning(map(mention_name, [self._fragment, *self._beside]))
         mine = register.naming([key_name(self._fragment[0], self._key)])
         self._told = told.header.first_lsn, told.trailer.end, silent
-        return self._with_outcomes(register, sorted({*silent, *mine}))
+        return self._with_outcomes(register, [*{*silent, *mine}])
 
     def _with_outcomes(self, register: Registers, spans: list[Span]) -> Iterator[Span]:
         """These blocks, and those in which what waits for its outcome by then may have it."""
         looked = set[TxId]()
         at = HEADER_BYTES
+        heapify(spans)
         while True:
             txs = [tx for tx in self._waiting if tx not in looked]
             looked.update(txs)
             try:
-                spans += register.naming(key_name(DECISIONS, tx) for tx in txs)
+                for span in register.naming(key_name(DECISIONS, tx) for tx in txs) if txs else ():
+                    heappush(spans, span)
             except FormatError:
                 yield at, register.trailer.end  # all that is left
                 return
-            heapify(spans)
             while spans and spans[0][0] < at:
                 heappop(spans)
             if not spans:
