@@ -41,7 +41,7 @@ from engine.turn.core import Core
 from engine.turn.events import NameTaken, Stop
 from rebalance.ports import MS
 from rebalance.table import Member
-from wal.ids import NO_BALLOT, ROUNDS_AHEAD, Ballot, NodeId
+from wal.ids import ROUNDS_AHEAD, Ballot, NodeId
 from wal.probe import probe
 
 OF_ANY_LIFE = (
@@ -94,8 +94,8 @@ class Names:
 
     def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
-        ballot: Ballot = getattr(message, "ballot", NO_BALLOT)
-        if ballot.round > self.core.replica.promised[1].round + ROUNDS_AHEAD:
+        ballot: Ballot | None = getattr(message, "ballot", None)
+        if ballot is not None and ballot.round > self.core.replica.promised[1].round + ROUNDS_AHEAD:
             probe("names.nobody_could_outbid_that")
             return False
         member = self._listed.get(sender)

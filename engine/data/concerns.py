@@ -19,11 +19,14 @@ def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
     return record if kind in _OF_ONE else None  # type: ignore[return-value]  # which are these
 
 
+LARGE_WORK = LARGE_KEYS // KEYS_OF_WORK
+
+
 def work_of(record: r.Record) -> int:
-    """How much work it is for a copy to take it."""
+    """How much work it is for a copy to take it: at least `LARGE_WORK` where a write of it is worked out before."""
     kind = type(record)
-    if kind is r.Prepare or kind is r.Update:
-        writes = record.writes  # type: ignore[union-attr]  # of both
+    if kind is r.Prepare or kind is r.Update or kind is r.History:
+        writes = record.writes  # type: ignore[union-attr]  # of all three
         keys = len(writes[0].keys) if len(writes) == 1 else sum(len(write.keys) for write in writes)
     elif kind is r.Outcome:
         ranges = record.ranges  # type: ignore[union-attr]
@@ -33,19 +36,6 @@ def work_of(record: r.Record) -> int:
     if keys < KEYS_OF_WORK:
         return 2  # how it nearly always is
     return 2 + min(keys, LARGE_KEYS) // KEYS_OF_WORK  # what is larger is worked out in pieces, which say so themselves
-
-
-def is_large(record: r.Record) -> bool:
-    """Whether a record brings a write that is worked out before it is applied."""
-    if type(record) is r.Update or type(record) is r.History:
-        for write in record.writes:
-            if len(write.keys) > LARGE_KEYS:
-                return True
-    elif type(record) is r.Outcome and record.commit:
-        for _, _, delta in record.ranges:
-            if delta > LARGE_KEYS:
-                return True
-    return False
 
 
 def claims_of(record: r.Record) -> list[tuple[int, int]]:

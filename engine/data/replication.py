@@ -18,12 +18,12 @@ from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.data.batches import Batch, lags_ms_in, patience_of, stalled_in
-from engine.data.concerns import about_one, claims_of, is_large, work_of
+from engine.data.concerns import LARGE_WORK, about_one, claims_of, work_of
 from engine.data.early import Early
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
-from engine.state.ahead import LARGE_KEYS, AllAhead, large_in, work_out
+from engine.state.ahead import AllAhead, large_in, work_out
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers, Role
 from rebalance.ports import MS, WORK_MAX, Shipped, may_act
@@ -322,7 +322,8 @@ class Replication(Rule):
     def on_replicate(self, sender: NodeId, message: Replicate) -> None:
         """Log and apply a batch of the primary, a large one when it was worked out; answer when it is durable, or never."""
         core = self.core
-        core.work += sum(map(work_of, message.records))
+        work = sum(map(work_of, message.records))
+        core.work += work
         if message.version != core.fence:
             if message.version > core.version:
                 core.send(sender, AskMap(core.version))
@@ -349,10 +350,7 @@ class Replication(Rule):
         if not isinstance(taken, list):
             self._early.keep(sender, message, taken)
             return
-        last = taken[-1] if taken else None
-        small = type(last) is r.Update and len(last.writes) == 1 and len(last.writes[0].keys) <= LARGE_KEYS
-        ahead = last is None or small or bool(core.replica.ahead) or not any(map(is_large, taken))
-        if not ahead and (large := self._large_in(taken)):  # else it has ended here already
+        if work > LARGE_WORK and not core.replica.ahead and (large := self._large_in(taken)):
             core.in_pieces(self._take_later(sender, message, large))
             return
         try:

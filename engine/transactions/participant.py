@@ -367,13 +367,19 @@ class Participant(Rule):
 def _means_something(message: PrepareParts, places: int) -> bool:
     """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
     are, and each key with its value."""
-    if max(message.participants, default=places) >= places or not _is_named(message.decision, message.participants):
+    participants = message.participants
+    if max(participants, default=places) >= places or not _is_named(message.decision, participants):
         return False
-    if not all(_is_named(part.partition, message.participants) for part in message.parts):
-        return False
-    written = [(keys, values) for part in message.parts for _, keys, values in part.writes]
-    tested = [when for part in message.parts for _, _, when, *_ in part.conditions]
-    return all(keys and len(keys) == len(values) for keys, values in written) and all(w in CONDITIONS for w in tested)
+    for part in message.parts:
+        if not _is_named(part.partition, participants):
+            return False
+        for _, keys, values in part.writes:
+            if not keys or len(keys) != len(values):
+                return False
+        for _, _, when, *_ in part.conditions:
+            if when not in CONDITIONS:
+                return False
+    return True
 
 
 def _is_named(number: int, participants: list[int]) -> bool:
