@@ -15,8 +15,10 @@ REQUEST_BYTES = 16 << 20
 """A request is as large as this, unless the part of a single partition is larger."""
 STAGED_ABOVE = 16 << 20
 """What a transaction writes is said in pieces where it has more bytes."""
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 4 << 20
 """Of each of these, unless a single value is larger."""
+ASKING = 64
+"""Of the first piece that is staged the fraction: it asks for room, and may be sent in vain, again and again."""
 
 Writes: TypeAlias = list[tuple[Namespace, list[bytes], list[bytes | None]]]
 TimesToLive: TypeAlias = list[tuple[Namespace, bytes, int]]
@@ -62,17 +64,19 @@ def check_parts(written: Mapping[Namespace, Mapping[bytes, bytes | None]], topol
 
 
 def pieces_of(writes: Writes, ttls: TimesToLive, piece_bytes: int) -> Iterator[tuple[Writes, TimesToLive]]:
-    """What a transaction writes, cut into pieces of about so many bytes, in its order; each key with its time to live."""
+    """What a transaction writes, cut into pieces of about so many bytes, in its order; each key with its time to live. The
+    second one, which is the first to be staged, is smaller."""
     lasting = {(namespace, key): ttl_ms for namespace, key, ttl_ms in ttls}
     piece: Writes = []
     theirs: TimesToLive = []
-    size = 0
+    size = done = 0
     for namespace, keys, values in writes:
         began = False
         for key, value in zip(keys, values, strict=True):
             one = len(key) + len(value or b"")
-            if piece and size + one > piece_bytes:
+            if piece and size + one > (piece_bytes // ASKING if done == 1 else piece_bytes):
                 yield piece, theirs
+                done += 1
                 piece, size, theirs, began = [], 0, [], False
             if not began:
                 piece.append((namespace, [], []))

@@ -132,7 +132,9 @@ def _commit(request: CommitTx) -> str:
     if not request.writes:
         return "the transaction writes nothing: end it with a check"
     problem = _tx(request.tx) or _tx(request.owner) or _touched(request.locks, request.reads)
-    problem = problem or label_problem(request.label) or _conditions(request) or _pieces(request.staged)
+    problem = problem or label_problem(request.label) or _conditions(request)
+    if request.staged and not problem:
+        problem = _pieces(request.staged)
     problem = problem or _written(request.writes) or (_ttls(request) if request.ttls else "")
     if not problem and weight_of(request) > REQUEST_BYTES_MAX:
         return f"the transaction has {weight_of(request)} bytes: expected at most {REQUEST_BYTES_MAX}"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import errors
-from engine.client.batches import REQUEST_BYTES, REQUEST_KEYS, batches_of, check_parts, grown, pieces_of
+from engine.client.batches import ASKING, REQUEST_BYTES, REQUEST_KEYS, batches_of, check_parts, grown, pieces_of
 from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from tests.support.maps import a_map
 from wal.ids import partition_of
@@ -78,7 +78,7 @@ def test_what_a_transaction_writes_in_one_partition_is_one_record_over_all_names
 
 @given(
     st.lists(st.lists(st.none() | st.binary(max_size=9), min_size=1, max_size=9), min_size=1, max_size=3),
-    st.integers(1, 40),
+    st.integers(1, 40) | st.integers(ASKING, 10 * ASKING),
     st.integers(1, 3),
 )
 def test_pieces_are_all_of_it_in_its_order_and_none_is_larger_than_need_be(
@@ -96,9 +96,10 @@ def test_pieces_are_all_of_it_in_its_order_and_none_is_larger_than_need_be(
     ]
     assert said == [(ns, key, v) for ns, some, theirs in writes for key, v in zip(some, theirs, strict=True)]
     assert [ttl for _, theirs in pieces for ttl in theirs] == ttls
-    for piece, theirs in pieces:
+    for at, (piece, theirs) in enumerate(pieces):
         sizes = [len(key) + len(v or b"") for _, some, vs in piece for key, v in zip(some, vs, strict=True)]
         assert sizes, "no piece is empty"
         assert len(sizes) == 1 or sum(sizes) <= piece_bytes
         assert [ns for ns, _, _ in piece] == sorted({ns for ns, _, _ in piece}), "each namespace once"
+        assert len(sizes) == 1 or at != 1 or sum(sizes) <= piece_bytes // ASKING, "it asks for room"
         assert {ttl[:2] for ttl in theirs} <= {(ns, key) for ns, some, _ in piece for key in some}

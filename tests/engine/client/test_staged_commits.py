@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from engine import errors
+from engine.client.calls import Call
+from engine.client.deciding import decide
 from engine.client.ends import CommitCall
+from engine.client.session import C, Session
 from engine.protocol.requests import Code, CommitTx, Done, Failed, Remap, Reply, Request, StageWrites
 from tests.engine.client.test_routing import KEYS, SECOND, A, B, Story, table
 from wal.ids import Version
@@ -112,6 +117,14 @@ def test_what_was_only_staged_has_certainly_not_happened() -> None:
     told.router.on_disconnected(A, told.now)
     told.router.on_connected(A, told.now)
     told.wait(100)
+    told.answer(A, Failed(told.asked(A).id, Code.USAGE, "no"))
+    assert type(call.error) is errors.UsageError
+    told = Told()
+    call = begun(told)
+    told.asked(A)
+    told.router.on_disconnected(A, told.now)
+    told.router.on_connected(A, told.now)
+    told.wait(100)
     told.stage(A, 1, 2)
     told.answer(A, Failed(told.commit(A).id, Code.USAGE, "no"))
     assert type(call.error) is errors.UsageError, "that a piece was not answered is of no account"
@@ -158,3 +171,26 @@ def test_what_is_small_is_one_request() -> None:
     request = told.asked(A)
     assert isinstance(request, CommitTx)
     assert (request.staged, request.writes) == (0, call.write_set)
+
+
+def test_what_was_staged_to_be_prepared_is_taken_to_be_staged_for_the_commit() -> None:
+    asked: list[tuple[type[Call], int]] = []
+
+    class Staged(Session):
+        """Answers all, and knows two pieces by then."""
+
+        def __init__(self) -> None:
+            """It needs no loop."""
+
+        async def call(self, call: C, *, timeout: float | None = None) -> C:
+            """Done."""
+            if isinstance(call, CommitCall):
+                asked.append((type(call), call.staged))
+                call.staged = 2
+            return call
+
+    def commit() -> CommitCall:
+        return CommitCall(bytes(16), bytes(16), optimistic=True, writes=[], locks=[], reads=[])
+
+    asyncio.run(decide(Staged(), commit(), commit(), [], 1.0))
+    assert asked == [(CommitCall, 0), (CommitCall, 2)]

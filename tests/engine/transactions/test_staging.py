@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.messages import PrepareParts, Vote
+from engine.messages import Message, PrepareParts, Vote
 from engine.node.node import Node
 from engine.protocol.requests import (
     Code,
@@ -26,13 +26,16 @@ from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
-from engine.transactions import asking, commits
+from engine.transactions import asking, commits, coordinator, staging
 from engine.transactions.asking import FLYING_OF_STAGED
+from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from engine.turn.events import Asked, ClientSeen
 from engine.turn.settings import Settings
+from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX
+from rebalance.rule import NewMap
 from wal import records as r
-from wal.ids import TxId, partition_of, tx_of
+from wal.ids import NodeId, TxId, partition_of, tx_of
 
 KEYS = (b"a", b"b", b"c", b"d")
 MOST = 1_000
@@ -43,8 +46,10 @@ LEASE_MS = 10_000
 class Story:
     """A node of two partitions, and what it answers."""
 
-    def __init__(self, most: int = MOST, *, partitions: int = 2) -> None:
-        knobs = Settings(partitions=partitions, backups=0, staged_bytes_max=most, lock_lease_ms=LEASE_MS)
+    def __init__(self, most: int = MOST, *, partitions: int = 2, namespaces_max: int = 256) -> None:
+        knobs = Settings(
+            namespaces_max=namespaces_max, partitions=partitions, backups=0, staged_bytes_max=most, lock_lease_ms=LEASE_MS
+        )
         replica = Replica(LayeredStore(MemoryStore()))
         self.node = Node(knobs, replica, node="n1", allocation="d1", address="n1:1", durable_lsn=0)
         self.node.turn(1, [])
@@ -233,6 +238,41 @@ def test_more_in_one_partition_than_a_record_holds_is_not_committed() -> None:
     assert not any(story.node.core.replica.partition(number).prepared for number in (0, 1))
 
 
+def test_what_is_staged_can_be_written_as_anything_else_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there may be such a namespace, and whether it is written now, is looked at when it is to be."""
+    story = Story(namespaces_max=1)
+    tx = story.tx()
+    story.ask(Put(1, story.tx(), "acc", [KEYS[0]], [b"here"]))
+    where = partition_of(KEYS[0], 2)
+    assert isinstance(story.ask(StageWrites(1, tx, tx, where, 1, 9, [("more", [KEYS[1]], [b"v"])])), Done)
+    assert code(story.commit(tx, 1)) == Code.USAGE
+    tx = story.tx()
+    assert isinstance(story.ask(StageWrites(1, tx, tx, where, 1, 9, [("bank", [KEYS[1]], [b"v"])])), Done)
+    monkeypatch.setattr(story.node.core, "read_only", {"bank": 0})
+    monkeypatch.setattr(story.node.admission, "not_there", lambda _: "")
+    assert code(story.commit(tx, 1)) == Code.LOST
+    assert story.values() == [b"here", None, None, None]
+
+
+def test_all_of_it_together_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    for most, expected in ((6, ""), (5, Code.USAGE)):
+        tx = story.tx()
+        story.stage(tx, 1, KEYS[1], KEYS[2], size=4)
+        monkeypatch.setattr(staging, "TRANSACTION_BYTES_MAX", most)
+        assert code(story.commit(tx, 1)) == expected
+
+
+def test_what_is_decided_elsewhere_by_another_map_is_forgotten() -> None:
+    story = Story()
+    story.stage(story.tx(), 1, KEYS[1], size=MOST)
+    story.node.coordinator.switch(NewMap([], [], []))
+    assert code(story.stage(story.tx(), 1, KEYS[1])) == Code.BUSY, "it is decided here still"
+    story.node.core.local[partition_of(KEYS[0], 2)].role = Role.BACKUP
+    story.node.coordinator.switch(NewMap([], [], []))
+    assert not story.node.coordinator.staging._staged
+
+
 def test_whose_client_says_nothing_more_is_forgotten_after_a_lease() -> None:
     story = Story()
     tx = story.tx()
@@ -283,15 +323,24 @@ def test_who_has_acknowledged_an_answer_is_not_believed_to_begin_again() -> None
 class Asked16:
     """A coordinator of sixteen partitions, of which each part has a hundred bytes; nobody hears what it asks."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, flying: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, flying: int, *, refused_by: int = -1) -> None:
         self.story = Story(FLYING_OF_STAGED * flying, partitions=16)
         self.tx = self.story.tx()
         self.asked: list[PrepareParts] = []
         core = self.story.node.core
         tell = core.tell
-        monkeypatch.setattr(
-            core, "tell", lambda to, said: self.asked.append(said) if isinstance(said, PrepareParts) else tell(to, said)
-        )
+
+        def hear(to: NodeId, said: Message) -> None:
+            if not isinstance(said, PrepareParts):
+                tell(to, said)
+                return
+            self.asked.append(said)
+            for part in said.parts:
+                if part.partition == refused_by:
+                    no = Vote(core.fence, self.tx, part.partition, 1, yes=False, reason="no")
+                    self.story.node.coordinator.on_vote("n1", no)
+
+        monkeypatch.setattr(core, "tell", hear)
         by_partition = {partition_of(key, 16): key for key in (b"%06d" % number for number in range(200))}
         first, *rest = (by_partition[number] for number in range(16))
         where, value = partition_of(first, 16), bytes(94)
@@ -316,6 +365,7 @@ def test_no_more_is_asked_for_than_may_be_on_its_way_and_the_rest_as_votes_come(
     told = Asked16(monkeypatch, 350)
     asked = told.parts()
     assert asked == [0, 1, 2, 3], "the fourth begins within it"
+    assert code(told.story.stage(told.story.tx(), 1, KEYS[1], size=1_300)) == Code.BUSY, "it is here until it has voted"
     told.vote(1)
     assert told.parts() == [4]
     told.vote(0, 2, 3, 4)
@@ -360,3 +410,29 @@ def test_a_large_transaction_that_comes_to_nothing_is_asked_about_no_further(mon
     told.vote(1, 2, 3)
     assert told.parts() == []
     assert node.coordinator._committing() == 0
+
+
+def test_who_votes_no_in_the_middle_of_a_turn_ends_the_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "ROUND_BYTES", 100)
+    told = Asked16(monkeypatch, 1_600, refused_by=2)
+    assert told.parts() == [0, 1, 2]
+
+
+def test_who_has_voted_when_all_are_asked_anew_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Asked16(monkeypatch, 350)
+    told.parts()
+    told.story.node.coordinator.switch(NewMap([], [], []))
+    told.story.wait(0)
+    assert told.parts() == [0, 1, 2, 3]
+    told.vote(5)
+    told.vote(0, 1, 2, 3)
+    assert told.parts() == [4, 6, 7, 8]
+
+
+def test_a_large_transaction_is_waited_for_a_while_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "BYTES_PER_MS", 1)
+    told = Asked16(monkeypatch, 350)
+    told.story.wait(PREPARE_SECONDS_MAX * 1000 + 1_500)
+    assert told.story.node.coordinator._committing() == 1_600
+    told.story.wait(600)
+    assert told.story.node.coordinator._committing() == 0, "by as much as its bytes may take"
