@@ -34,7 +34,7 @@ from tools.bench.figures import Measured, Setting, machine
 from tools.bench.labels import labels
 from tools.bench.large_transaction import large_transaction
 from tools.bench.log import archives, history, log_parts, replay
-from tools.bench.memory import at_rest
+from tools.bench.memory import at_rest, of_fragments
 from tools.bench.reconcile import linear, reconciled, skewed
 from tools.bench.reconcile_spark import on_spark
 from tools.bench.rolling import rolling_restart
@@ -72,6 +72,7 @@ FIGURES: dict[str, Measure] = {
     "blocked-two": partial(blocked, goal=2.0, killed=2),
     "blocked-three": partial(blocked, goal=2.0, killed=3),
     "at-rest": partial(at_rest, goal=150),
+    "at-rest-fragments": partial(of_fragments, goal=1.0),
     "embedded-puts": partial(embedded_puts, tasks=64, goal=20_000),
     "embedded-batches": partial(embedded_batches, tasks=64, batch=100, goal=100_000),
     "labels": labels,

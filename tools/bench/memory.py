@@ -1,18 +1,22 @@
-"""What a node keeps in memory of large values once nothing is written any more, and when it has come back from its disk."""
+"""What a node keeps in memory once nothing is written any more, and when it has come back from its disk: of large values,
+and of very many fragments."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 from engine.client.admin import ask
 from tools.bench.cluster import NAMESPACE, NODES, memory_of, three_nodes
 from tools.bench.figures import Measured, Setting
 from tools.local_cluster import LocalCluster, until
+from wal.ids import partition_of
 
 VALUES = 1_024
 VALUE_BYTES = 256 << 10
 AT_ONCE = 16
+PARTITIONS, NAMESPACES, ROW_BYTES = 1_024, 60, 100
 REST_SECONDS = 4.0
 """Tails go within two looks (`rebalance.stability`), and a checkpoint after that leaves nothing in the layers."""
 PATIENCE_SECONDS = 120.0
@@ -30,16 +34,7 @@ async def at_rest(setting: Setting, figure: str, goal: float) -> list[Measured]:
             )
         resting = await _rested(cluster)
         setting.say(f"{figure}: all nodes stop, and come back")
-        for node in cluster.running:
-            node.kill()
-        for name in NODES:
-            await cluster.start(name).ready()
-
-        async def healthy() -> bool:
-            return await cluster.healthy(len(NODES))
-
-        await until(healthy, PATIENCE_SECONDS, "the nodes do not come back")
-        returned = await _rested(cluster)
+        returned = await _came_back(cluster)
         seconds = time.perf_counter() - began
     return [
         Measured(
@@ -55,6 +50,54 @@ async def at_rest(setting: Setting, figure: str, goal: float) -> list[Measured]:
         )
         for when, worst in (("written", resting), ("come back", returned))
     ]
+
+
+async def of_fragments(setting: Setting, figure: str, goal: float) -> list[Measured]:
+    """The same of a small row in each partition of many namespaces: beside what a node has in memory that has nothing."""
+    async with three_nodes(setting, figure) as (cluster, database):
+        fragments = PARTITIONS * NAMESPACES
+        setting.say(f"{figure}: a row in each of {fragments:,} fragments")
+        began = time.perf_counter()
+        empty = (await _rested(cluster))["own"]
+        keys = dict[int, bytes]()
+        for number in itertools.count():
+            keys.setdefault(partition_of(b"key-%d" % number, PARTITIONS), b"key-%d" % number)
+            if len(keys) == PARTITIONS:
+                break
+        for number in range(NAMESPACES):
+            await database.namespace(f"many-{number}").put_many(dict.fromkeys(keys.values(), b"v" * ROW_BYTES))
+        resting = await _rested(cluster)
+        setting.say(f"{figure}: all nodes stop, and come back")
+        returned = await _came_back(cluster)
+        seconds = time.perf_counter() - began
+    return [
+        Measured(
+            figure=figure,
+            what=f"memory at rest of a node for each of {fragments:,} fragments, {when}, the largest",
+            value=round((worst["own"] - empty) / fragments / 1_000, 2),
+            unit="KB",
+            goal=goal,
+            at_most=True,
+            counted=fragments,
+            seconds=round(seconds, 3),
+            parts={"with none MB": round(empty / (1 << 20), 1)},
+        )
+        for when, worst in (("written", resting), ("come back", returned))
+    ]
+
+
+async def _came_back(cluster: LocalCluster) -> dict[str, int]:
+    """The memory of the largest node, when all have stopped as by a power cut, and come back."""
+    for node in cluster.running:
+        node.kill()
+    for name in NODES:
+        await cluster.start(name).ready()
+
+    async def healthy() -> bool:
+        return await cluster.healthy(len(NODES))
+
+    await until(healthy, PATIENCE_SECONDS, "the nodes do not come back")
+    return await _rested(cluster)
 
 
 async def _rested(cluster: LocalCluster) -> dict[str, int]:
