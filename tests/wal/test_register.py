@@ -24,6 +24,7 @@ from wal.codec import TRAILER_BYTES, FormatError, NothingHere
 from wal.footer import Ask, Footer, Told
 from wal.ids import CLIENTS, DECISIONS, Fragment, Version
 from wal.records import (
+    KINDS,
     Committed,
     EpochStart,
     FragmentClear,
@@ -37,6 +38,7 @@ from wal.records import (
     Undo,
     Update,
     Write,
+    mentions,
 )
 from wal.register import END_BYTES, Register, decode_end, encode_end, key_name, mention_name
 from wal.registering import RegisterBuilder
@@ -646,3 +648,22 @@ def test_of_an_archive_only_what_names_the_key_is_unpacked(monkeypatch: pytest.M
     assert unpacked == [ArchiveFile(plain.open(name)).directory.index for name in archives], "each footer once"
     assert len(story_of(plain, ("acc", 3), b"key-1003", by_register)[:-2]) == 1
     assert len(unpacked) < 2 * len(archives) + 4, "and a map, a way and some frames of one of them"
+
+
+def test_every_kind_of_record_that_has_keys_or_concerns_all_of_a_fragment_is_gone_through() -> None:
+    for kind in KINDS:
+        if {"writes", "keys"} & set(kind.__struct_fields__):
+            assert kind.__struct_config__.tag in registering._TAGS, kind
+    told = [one for block in golden.BLOCKS for record in block for one in mentions(record) if type(record) is not Preload]
+    assert set(told) == set(golden_mentions())
+
+
+def golden_mentions() -> list[Fragment]:
+    """What blocks of the golden log mention, by who gathers it: asked for each fragment there is."""
+    disk = golden.registered()
+    file = disk.open(disk.names()[0])
+    header = read_header(file)
+    told = Footer(file, header, read_trailer(file, header)).register()
+    assert told is not None
+    every = {one for block in golden.BLOCKS for record in block for one in mentions(record)}
+    return [one for one in every if told.mentioning([mention_name(one)])]
