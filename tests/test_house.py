@@ -32,6 +32,7 @@ DOING = {
         "history",
         "index",
         "kept",
+        "live_notes",
         "log",
         "outline",
         "packed",

@@ -2,10 +2,10 @@
 
 This is the public face; the modules behind it, from the bottom up: `ids`, `counters`, `records` (what is said),
 `checksum`, `disk`, `codec` (bytes), `index`, `register`, `registering`, `index_codec`, `tally`, `summary`, `noting`,
-`footer` (where what is in a segment), `segment`, `scan` (one segment), `beside` (what is told of the one that is written),
-`recovery`, `repair`, `retention`, `stored`, `archive_codec`, `archive`, `archiver` (sealed segments in another order),
-`segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `outline`, `segment_walk`, `walk`, `reader`
-(what tools read), `whole` (whether all of it is there), `packed` (where they want little of it).
+`footer` (where what is in a segment), `segment`, `scan` (one segment), `beside` and `live_notes` (what is told of the one
+that is written), `recovery`, `repair`, `retention`, `stored`, `archive_codec`, `archive`, `archiver` (sealed segments in
+another order), `segments`, `log` (a node's log), `want` and `history` (what a supplier reads), `outline`, `segment_walk`,
+`walk`, `reader` (what tools read), `whole` (whether all of it is there), `packed` (where they want little of it).
 """
 
 import importlib

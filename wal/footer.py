@@ -85,6 +85,9 @@ class Told(ABC):
         """What there is in all of it."""
         return None
 
+    def close(self) -> None:  # noqa: B027  # most have nothing to give back
+        """Nobody asks any more for what was not asked for yet."""
+
     @abstractmethod
     def register(self) -> Registers | None:
         """Which blocks name what, told by itself. Who asks for it asks for nothing else, unless it cannot be read."""

@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from wal.beside import read_notes
 from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.footer import Ask, Footer, Span, Told
 from wal.index import SegmentIndex
+from wal.live_notes import read_notes
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name, stored_bytes
 from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
@@ -117,17 +117,20 @@ def asked(
             try:
                 with _opened(disk, lsn) as (file, header):
                     walk = SegmentWalk(file, header, crc32c, after=None, from_lsn=1, everything=False, choose=choose)
+                    if walk.trailer is not None:
+                        told: Told | None = Footer(file, header, walk.trailer)
+                    else:
+                        told = read_notes(disk, file, header) if lsn == lsns[-1] else None
+                    if told is None:
+                        continue
                     try:
-                        if walk.trailer is not None:
-                            told: Told | None = Footer(file, header, walk.trailer)
-                        else:
-                            told = read_notes(disk, file, header) if lsn == lsns[-1] else None
-                        spans = ask(told) if told is not None else None
+                        for found in walk.only(ask(told) or ()):
+                            if not isinstance(found, SegmentInfo):
+                                yield found
                     except FormatError:
                         continue
-                    for found in walk.only(spans) if spans else ():
-                        if not isinstance(found, SegmentInfo):
-                            yield found
+                    finally:
+                        told.close()
             except LogDamaged:
                 continue  # whoever reads all of it is told
 

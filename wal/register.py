@@ -304,7 +304,7 @@ def register_of(read: Read, header: SegmentHeader, trailer: Trailer, checksum: C
 
 
 def registers_in(
-    data: bytes, ends: Iterable[int], header: SegmentHeader, checksum: Checksum = crc32c
+    read: Read, ends: Iterable[int], header: SegmentHeader, checksum: Checksum = crc32c
 ) -> list[Register] | None:
     """What notes have, whose entries end there, each of which goes on where the one before it ended.
 
@@ -312,12 +312,10 @@ def registers_in(
     """
     found: list[Register] = []
     begin, places = begins(header), iter(ends)
-
-    def read(offset: int, n: int) -> bytes:
-        return data[max(0, offset) : max(0, offset) + n]
-
     for at in places:
         try:
+            if at < END_BYTES + TRAILER_BYTES:
+                raise FormatError(f"an entry of the notes ends at offset {at}: it has no register")
             trailer = decode_trailer(read(at - TRAILER_BYTES, TRAILER_BYTES), header, header.capacity, checksum)
             register = Register(read, at - TRAILER_BYTES - END_BYTES, trailer, checksum)
             if (register.end.first, register.end.previous_crc) != begin:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from wal.beside import LiveNotes, notes_name
+from wal.beside import notes_name
 from wal.checksum import Checksum
 from wal.codec import (
     BLOCK_HEADER_BYTES,
@@ -22,6 +22,7 @@ from wal.disk import File
 from wal.errors import Finding, Kind, LogTooNew
 from wal.footer import Span
 from wal.index_codec import INDEX_FORMS
+from wal.live_notes import LiveNotes
 from wal.noting import NOTHING, Noted
 from wal.parts import Few, PartsBuilder, check_part, opened, pieces
 from wal.probe import probe

@@ -15,12 +15,12 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from wal.beside import LiveNotes, read_notes
 from wal.checksum import Checksum, crc32c
-from wal.codec import FormatError, NewerFormat, SegmentHeader, Trailer
+from wal.codec import FormatError, NewerFormat, SegmentHeader
 from wal.disk import DiskMissing, File
 from wal.errors import Finding
 from wal.footer import Ask, Footer, Span, Told
+from wal.live_notes import LiveNotes, read_notes
 from wal.parts import Few
 from wal.segment import segment_lsns, segment_name, stored_name
 from wal.segment_file import read_header
@@ -203,15 +203,8 @@ class Walk:
             )
             if walk.trailer is not None and walk.trailer.last_lsn < self._from_lsn and not self._everything:
                 yield walk.sealed().info()
-            elif (told := self._asked(file, walk, header, last=after is None)) is None:
-                yield from walk
             else:
-                trailer, places = told
-                yield from walk.only(places)
-                if walk.trailer is None:
-                    yield from walk.beyond(trailer)
-                else:
-                    yield walk.sealed().info()
+                yield from self._wanted(file, walk, header, last=after is None)
             self._ended = walk.ended
         finally:
             file.close()
@@ -219,21 +212,36 @@ class Walk:
     def _notes_to_check(self, file: File, header: SegmentHeader) -> LiveNotes | None:
         return read_notes(self._disk, file, header, self._checksum, registers=False)
 
-    def _asked(
-        self, file: File, walk: SegmentWalk, header: SegmentHeader, *, last: bool
-    ) -> tuple[Trailer, Iterable[Span | Few]] | None:
-        """Where the blocks are that are asked for, up to an end; None if all are to be read."""
+    def _wanted(self, file: File, walk: SegmentWalk, header: SegmentHeader, *, last: bool) -> Iterator[Found]:
+        """The blocks that are asked for, with all behind what is told of; or all there are."""
         if self._ask is None:
+            told: Told | None = None
+        elif walk.trailer is not None:
+            told = Footer(file, header, walk.trailer, self._checksum)
+        else:
+            told = read_notes(self._disk, file, header, self._checksum) if last and not self._everything else None
+        try:
+            places = self._asked(told)
+            if told is None or places is None:
+                yield from walk
+                return
+            yield from walk.only(places)
+            if walk.trailer is None:
+                yield from walk.beyond(told.trailer)
+            else:
+                yield walk.sealed().info()
+        finally:
+            if told is not None:
+                told.close()
+
+    def _asked(self, told: Told | None) -> Iterable[Span | Few] | None:
+        """Where the blocks are that are asked for; None if all are to be read."""
+        if told is None or self._ask is None:
             return None
         try:
-            if walk.trailer is not None:
-                told: Told | None = Footer(file, header, walk.trailer, self._checksum)
-            else:
-                told = read_notes(self._disk, file, header, self._checksum) if last and not self._everything else None
-            places = self._ask(told) if told is not None else None
+            return self._ask(told)
         except FormatError:
             return None  # the blocks say the same
-        return (told.trailer, places) if told is not None and places is not None else None
 
 
 def _owner(header: SegmentHeader) -> Owner:

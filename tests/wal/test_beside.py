@@ -28,11 +28,12 @@ from wal import (
     segment_walk,
     verify,
 )
-from wal.beside import NOTES, LiveNotes, notes_name, read_notes
+from wal.beside import NOTES, notes_name
 from wal.codec import TRAILER_BYTES
 from wal.disk import File
 from wal.footer import Ask, Told, naming, speaking_of
 from wal.ids import CLIENTS, MAPS
+from wal.live_notes import LiveNotes, read_notes
 from wal.records import EpochStart, FragmentClear, Origin, Preload, Record, Stable, Update, Write
 from wal.segment_file import read_header
 

@@ -19,10 +19,11 @@ from tools.wal.story import Story
 from wal import Block, Log, LogSettings, inspect, read, register, registering, verify
 from wal.archive import ArchiveFile
 from wal.archive_codec import Extent
-from wal.beside import _ends_in, notes_name, read_notes
+from wal.beside import notes_name
 from wal.codec import TRAILER_BYTES, FormatError, NothingHere
 from wal.footer import Ask, Footer, Told
 from wal.ids import CLIENTS, DECISIONS, Fragment, Version
+from wal.live_notes import _ends_in, read_notes
 from wal.records import (
     KINDS,
     Committed,
@@ -396,7 +397,7 @@ def test_notes_that_lack_an_entry_or_tell_of_more_than_there_is_lead_to_all_that
     disk, keys = known(), keys_of(known(), 201)
     (name,) = (name for name in disk.names() if name.endswith(".notes"))
     data, right = disk.image(name), [story_of(disk, *one, None) for one in keys]
-    ends = [0, *_ends_in(data)]
+    ends = [0, *_ends_in(lambda at, n: data[at : at + n], len(data))]
     assert len(ends) > 3
     for at in range(len(ends) - 1):
         twin = disk.copy()
@@ -531,6 +532,9 @@ def test_there_is_room_for_a_register_whatever_is_written_and_none_where_it_woul
         log.close()
         _, footer = sealed(disk)
         assert (footer.register() is not None) == there, (keys, key_bytes, value_bytes)
+        names = RegisterBuilder(footer.header)
+        assert names.go_on(disk.open(disk.names()[0]), footer.trailer.end)
+        assert (names.written() is not None) == there, "and notes have none either"
         assert verify(disk, indexes=True).findings == []
         if there:
             size = footer.trailer.end

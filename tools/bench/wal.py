@@ -28,6 +28,7 @@ from wal.ids import partition_of
 from wal.records import Record
 
 RUNS = 3
+SHARE_RUNS = 7
 LARGE_BYTES = 1 << 10
 _COMMAND = [sys.executable, "-m", "foreshore", "wal"]
 ROOT_RUNS_AS = "postgres"
@@ -74,18 +75,23 @@ async def readings(setting: Setting, figure: str) -> list[Measured]:
     for reading in wanted:
         other = statistics.median(theirs[reading.what]) if peer is not None and reading.theirs is not None else None
         found.append(_measured(figure, reading, (took[reading.what], report.bytes, report.records), other, peer))
-    return [*found, *_shares(setting, figure, report.blocks, {what: took[what] for what in (VERIFY.what, *_LOOKED)})]
+    return [*found, *_shares(setting, figure, report.blocks, path)]
 
 
-def _shares(setting: Setting, figure: str, counted: int, took: dict[str, float]) -> list[Measured]:
+def _shares(setting: Setting, figure: str, counted: int, path: Path) -> list[Measured]:
     """What it takes to look for one thing, of what it takes to verify all: without the start of either, which is what the
-    same command takes of a log of one block, and with it."""
+    same command takes of a log of one block, and with it. All in turn: they differ by little."""
     small = _written(setting, f"{figure}-small", blocks_of(UPDATES_PER_BLOCK))
-    words = {VERIFY.what: VERIFY.ours} | _looked(UPDATES_PER_BLOCK // 2)
-    starts = {
-        what: statistics.median(_seconds(setting, [*_COMMAND, *words[what], str(small)])[0] for _ in range(RUNS))
-        for what in took
+    words = {
+        at: {VERIFY.what: VERIFY.ours} | _looked(updates // 2)
+        for at, updates in ((path, setting.updates), (small, UPDATES_PER_BLOCK))
     }
+    runs: dict[Path, dict[str, list[float]]] = {at: {what: [] for what in words[at]} for at in words}
+    for _ in range(SHARE_RUNS):
+        for what in words[path]:
+            for at in words:
+                runs[at][what].append(_seconds(setting, [*_COMMAND, *words[at][what], str(at)])[0])
+    took, starts = ({what: statistics.median(some) for what, some in runs[at].items()} for at in words)
     scan = max(1e-9, took[VERIFY.what] - starts[VERIFY.what])
     return [
         Measured(
@@ -171,12 +177,7 @@ async def large_values(setting: Setting, figure: str) -> list[Measured]:
                 },
             )
         )
-    words = {VERIFY.what: VERIFY.ours} | _looked(setting.updates // 2)
-    took = {
-        what: statistics.median(_seconds(setting, [*_COMMAND, *said, str(path)])[0] for _ in range(RUNS))
-        for what, said in words.items()
-    }
-    return [*found, *_shares(setting, figure, size, took)]
+    return [*found, *_shares(setting, figure, size, path)]
 
 
 def _by_the_clock(setting: Setting, command: Sequence[str]) -> tuple[float, float]:
