@@ -163,6 +163,11 @@ class Better(msgspec.Struct, frozen=True):
     surplus: list[int]
     missing: list[int]
 
+    def without_surplus(self) -> Better:
+        """The same while no copy may go: nor where one would go with what is made, as with an asynchronous copy."""
+        kept = dict.fromkeys(self.surplus)
+        return Better(self.leaders, [], [number for number in self.missing if number not in kept])
+
     def handover(self, old: Topology, vouched: Mapping[int, Sequence[NodeId]]) -> list[int]:
         """Partitions whose ideal primary is in sync, or about to be: `vouched`.
 

@@ -182,10 +182,9 @@ class Reasons:
             vouched.setdefault(partition, []).append(node)
         handover = [] if topology.migrations.paused is not Paused.NOTHING else moves.handover(topology, vouched)
         leaders = dict.fromkeys(topology.placements[number].owners[0] for number in moves.surplus)
-        if all(self.serves.get(node) == topology.version for node in leaders):
-            return handover, moves.surplus, moves.missing
-        kept = dict.fromkeys(moves.surplus)  # with the asynchronous copy that is made one would go that is to be asked yet
-        return handover, [], [number for number in moves.missing if number not in kept]
+        if not all(self.serves.get(node) == topology.version for node in leaders):
+            moves = moves.without_surplus()
+        return handover, moves.surplus, moves.missing
 
     def _find_moves(self, topology: Topology, present: list[NodeId]) -> Iterator[int]:
         """Look through the partitions, some at a time, for as long as nothing changes."""

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from rebalance.affinity import assign
 from rebalance.migrations import Paused
-from rebalance.moves import Kind, Move, Why, moves, order_of_work, waits
+from rebalance.moves import Kind, Move, Why, better_of, moves, order_of_work, waits
 from rebalance.plan import first_topology
+from rebalance.steps import light_step
 from rebalance.table import Candidate, Placement, Topology
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
@@ -122,3 +123,23 @@ def test_what_carries_data_is_target_minus_current_and_nothing_else(
 def test_a_move_is_told_as_fields(kind: Kind) -> None:
     move = Move(1, kind, Why.BALANCE, "n1", None, True)
     assert msgspec.json.decode(msgspec.json.encode(move), type=Move) == move
+
+
+def test_while_no_copy_may_go_none_goes_with_an_asynchronous_one_that_is_made() -> None:
+    """n3 led the partition before the last step, and is asked yet; n2 is to have an asynchronous copy."""
+    candidates = [Candidate(n, n, 1, f"{n}:1", "") for n in ("n1", "n2", "n3")]
+    first = first_topology("c", "test", 8, 0, candidates, async_backups=1)
+    number = next(n for n, p in enumerate(first.placements) if "n3" not in p.copies)
+    other = next(n for n in range(8) if n != number)
+    led, follows = first.placements[number].owners[0], first.placements[number].asynchronous[0]
+    placements = list(first.placements)
+    placements[number] = Placement(2, 2, (led, "n3"), (led, "n3"))
+    placements[other] = msgspec.structs.replace(placements[other], asynchronous=())
+    old = msgspec.structs.replace(first, placements=tuple(placements))
+    better = better_of(old, [c.node for c in candidates])
+    assert (better.surplus, better.missing) == ([number], sorted([number, other]))
+    step = light_step(old, 7, {}, (), missing=[number])
+    assert step is not None
+    assert step.placements[0][1].copies == (led, follows), "that one would go with it"
+    kept = better.without_surplus()
+    assert (kept.surplus, kept.missing, kept.leaders) == ([], [other], better.leaders)
