@@ -59,7 +59,7 @@ class Promotion(Rule):
         self._beginning: dict[int, list[r.Write]] = {}  # of those that have taken all, what they issue again
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait
-        self._early: dict[NodeId, AskTail] = {}  # asked by who goes by a step that is not here yet
+        self._early: dict[NodeId, dict[int, CopyTail]] = {}  # asked by who goes by a step that is not here yet
         self._going_on = False
         self._ask_at = 0
 
@@ -75,9 +75,7 @@ class Promotion(Rule):
         """
         if new.promoted:
             self._become(new.promoted)
-        early, self._early = self._early, {}
-        for sender, message in early.items():
-            self.on_ask_tail(sender, message)
+        self._answer_early()
         for local in new.moved:
             if not local.mine and self.owed.pop(local.number, 0) is None:
                 probe("promotion.moved_on")  # to another primary, which asks this one
@@ -89,6 +87,20 @@ class Promotion(Rule):
             probe("promotion.copy_was_let_go")
             self._waiting[local.number] = {n: a for n, a in answers.items() if n in local.needed}
             self._finish_if_complete(local.number)
+
+    def _answer_early(self) -> None:
+        """Whoever asked too early is answered by the step that came, some partitions at a time."""
+        early, self._early = self._early, {}
+        for sender, asked in early.items():
+            copies, work = list[CopyTail](), 0
+            for theirs in asked.values():
+                copies.append(theirs)
+                work += 1 + len(theirs.fragments)
+                if work >= PIECE_WORK:
+                    self.core.resume(partial(self.on_ask_tail, sender, AskTail(self.core.fence, copies)))
+                    copies, work = [], 0
+            if copies:
+                self.on_ask_tail(sender, AskTail(self.core.fence, copies))
 
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
@@ -182,7 +194,7 @@ class Promotion(Rule):
             )
         if early:
             probe("promotion.asked_before_the_step")
-            self._early[sender] = AskTail(message.version, early)
+            self._early.setdefault(sender, {}).update((theirs.partition, theirs) for theirs in early)
         core.send(sender, Tail(message.version, answers))
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:

@@ -1,9 +1,11 @@
-"""Batches that come to a copy before it can take them: the first of a supply that was demanded is still on its way.
+"""Batches that come to a copy before it can take them: the first of a supply that was demanded is still on its way, or the
+map by which they were made.
 
-That first batch may empty the copy, and would wipe what was taken meanwhile. So they are put off until it is here, and are
-taken then. If the primary had to send them again they would come `retransmit_ms` later; and since one batch is about many
-partitions, a write in one of which the copy is whole by now, and waited for, would wait as long. Few are kept, and few
-bytes: it is a matter of milliseconds, and what is not kept is sent again.
+That first batch may empty the copy, and would wipe what was taken meanwhile; and by another map somebody else may lead. So
+they are put off until it is here, and are taken then. If the primary had to send them again they would come
+`retransmit_ms` later; and since one batch is about many partitions, a write in one of which the copy is whole by now, and
+waited for, would wait as long. Few are kept, and few bytes: it is a matter of milliseconds, and what is not kept is sent
+again.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from wal.probe import probe
 
 BATCHES_MAX = 64
 BYTES_MAX = 1 << 20
+THE_MAP = -1
+"""No partition: what waits for a map waits for nothing when that is here."""
 TAKEN_AT_ONCE = 200
 """The work of those that a turn takes, whatever else it does: they do not wait behind what can be put off."""
 
 
 class Early:
-    """The batches that were put off, oldest first, and the partition whose supply each waits for."""
+    """The batches that were put off, oldest first, and the partition whose supply each waits for, or `THE_MAP`."""
 
     def __init__(self) -> None:
         self._batches: dict[tuple[NodeId, int], tuple[int, Replicate]] = {}

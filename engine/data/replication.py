@@ -19,7 +19,7 @@ from typing import assert_never, get_args
 from engine.cluster.claims import Claims
 from engine.data.batches import Batch, lags_ms_in, patience_of, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, work_of
-from engine.data.early import Early
+from engine.data.early import THE_MAP, Early
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
@@ -59,7 +59,7 @@ class Replication(Rule):
         self._turn: dict[Receivers, list[Shipped]] = {}
         self._large: list[tuple[Receivers, Shipped]] = []  # logged, and about to leave
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
-        self._early = Early()
+        self._early, self._of_a_later_map = Early(), Early()
         self._batches: dict[int, Batch] = {}
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
@@ -259,7 +259,8 @@ class Replication(Rule):
     def switch(self, _: NewMap) -> None:
         """A new topology: what does not count yet goes to its copies, or is abandoned."""
         if self._fence != self.core.fence:  # else what is on its way will be taken yet, once
-            self._fence, self._taken_of, self._over, self._early = self.core.fence, {}, {}, Early()
+            self._fence, self._taken_of, self._over = self.core.fence, {}, {}
+            self._early, self._of_a_later_map = self._of_a_later_map, Early()
         self._coming = {}
         self.core.replica.watch.forget()
         self._send_again(lambda _: True)
@@ -324,13 +325,12 @@ class Replication(Rule):
         core = self.core
         work = sum(map(work_of, message.records))
         core.work += work
-        if message.version != core.fence:
+        if not may_act(core, message.version):
             if message.version > core.version:
                 core.send(sender, AskMap(core.version))
-            else:
+                self._of_a_later_map.keep(sender, message, THE_MAP)
+            elif message.version != core.fence:
                 probe("replicate.refused_old_version")
-            return
-        if not may_act(core, message.version):
             return
         self._hear(message.era)
         known, over = self._taken_of.setdefault(sender, {}), max(self._over.get(sender, 0), message.over)

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 import pytest
 
-from rebalance.messages import AskTail, Tail
+from rebalance.messages import AskTail, CopyTail, Tail
 from rebalance.partition import Role
 from rebalance.rule import NewMap
 from rebalance.table import Placement
@@ -112,6 +112,21 @@ def test_a_primary_that_is_moved_on_before_it_serves_begins_no_epoch() -> None:
     assert not copies["n3"].promotion.owed
     assert copies["n2"].rows(0) == copies["n3"].rows(0)
     assert copies["n2"].rows(0)[b"k1"][2] == b"heard by n3"
+
+
+def test_who_is_asked_in_several_messages_before_it_goes_by_the_step_answers_all_of_them() -> None:
+    copies = three(partitions=2)
+    copies.trouble = lambda *_: 0
+    asked = copies["n3"]
+    for number in (0, 1):
+        asked.hear("n2", AskTail(asked.fence, [CopyTail(number, 2, [], [], writes=[], prepares=[])]))
+    copies.wire.clear()
+    moved = [asked.local[0], asked.local[1]]
+    for local in moved:
+        local.place(Placement(local.placement.version + 1, 2, ("n2", "n1", "n3"), ("n2", "n1", "n3")), "n3")
+    asked.promotion.step(NewMap(moved, [], []))
+    told = [tail.partition for _, to, said in copies.wire if isinstance(said, Tail) and to == "n2" for tail in said.copies]
+    assert told == [0, 1]
 
 
 def test_what_only_a_survivor_has_is_fetched_from_it() -> None:
