@@ -14,6 +14,7 @@ cannot know whether it was acknowledged: the primary does.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias, assert_never, get_args
@@ -93,6 +94,7 @@ class Reads(Rule):
         self._scans_behind: dict[Key, list[int]] = {}
         self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
         self._wondering: dict[tuple[NodeId, ...], int] = {}  # copies that were asked about it, when
+        self._of_a_later_map: deque[tuple[NodeId, Confirm]] = deque(maxlen=64)  # the last ones that came before it
 
     # What is asked.
 
@@ -388,14 +390,13 @@ class Reads(Rule):
         core = self.core
         if max(message.version, message.placed) > core.version:
             core.send(sender, AskMap(core.version))
+            self._of_a_later_map.append((sender, message))
         elif may_act(core, message.version) and message.placed in (NO_VERSION, core.version):
             core.send(sender, Confirmed(message.version, message.sequence))
 
     def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
         """A copy has not left it."""
-        if message.version != self.core.fence:
-            return
-        asked = self._rounds.get(message.sequence)
+        asked = self._rounds.get(message.sequence) if message.version == self.core.fence else None
         if asked is None:
             return
         asked.waiting.pop(sender, None)
@@ -412,9 +413,10 @@ class Reads(Rule):
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
         again.extend(waiting for _, asked in self._scans.values() for waiting in asked)
         again.extend(waiting for asked in self._alike.values() for waiting in asked)
-        self._rounds, self._turn, self._behind = {}, {}, {}
-        self._scans, self._scans_behind, self._alike = {}, {}, {}
-        self._current, self._wondering = {}, {}
+        self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
+        self._scans_behind, self._alike, self._current, self._wondering = {}, {}, {}, {}
+        for _times in range(len(self._of_a_later_map)):
+            self.on_confirm(*self._of_a_later_map.popleft())
         self.looks.forget()
         self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
 
