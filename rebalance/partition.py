@@ -135,3 +135,9 @@ class PartitionState:
         self.fragments: dict[Namespace, FragmentState] = {}
         self.prepared: dict[TxId, r.Prepare] = {}
         self.results = Results()
+
+    @property
+    def prepared_bytes(self) -> int:
+        """About how many bytes what is prepared here writes."""
+        writes = [write for prepare in self.prepared.values() for write in prepare.writes]
+        return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in writes)

@@ -8,7 +8,7 @@ message that leaves once the log is durable (`send`), and something slow that en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -29,6 +29,8 @@ WORK_MAX = 2_000
 """What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
 processor. Who does work says so in `Node.work`; who could do too much of it does a piece, and asks for the rest with
 `Node.resume`."""
+BYTES_OF_WORK = 4 << 10
+"""So many bytes of what may be large are as much work, whoever logs or says them: a turn has room for 8 MiB."""
 LITTLE = WORK_MAX // 10
 """What a turn does of something that nobody waits for, so that whoever waits for something else hardly notices."""
 
@@ -339,6 +341,10 @@ class Node(Fence, Protocol):
 
     def resume(self, go_on: Callable[[], None]) -> None:
         """Do this in what is left of the turn, or in one of the next."""
+        ...
+
+    def in_pieces(self, pieces: Iterator[int]) -> None:
+        """The same of what comes in pieces, each of which says how much work it was."""
         ...
 
     def put_off(self, go_on: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ invariant 4 of ARCHITECTURE.md holds:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
@@ -27,7 +27,7 @@ from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
-from rebalance.supplying import rows_as_they_are
+from rebalance.supplying import rows_as_they_are, work_of_prepared
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import CounterError, PartitionCounter
@@ -137,6 +137,7 @@ class Promotion(Rule):
             local = self._alone.popleft()
             work += FINISH_WORK + len(partition(local.number).fragments)
             self._finish(local, {})
+            work += work_of_prepared(partition(local.number))
         by_survivor: dict[NodeId, list[CopyTail]] = {}
         while self._unasked and work < PIECE_WORK:
             number = self._unasked.popleft()
@@ -202,6 +203,7 @@ class Promotion(Rule):
         if message.version != self.core.fence:
             return
         self.core.work += sum(FINISH_WORK + len(answer.fragments) for answer in message.copies)
+        heard: list[int] = []
         for answer in message.copies:
             answers = self._waiting.get(answer.partition)
             if answers is None or sender not in answers:
@@ -210,7 +212,14 @@ class Promotion(Rule):
                 probe("promotion.no_survivor_has_that")
                 continue  # it is asked again
             answers[sender] = answer
-            self._finish_if_complete(answer.partition)
+            heard.append(answer.partition)
+        self.core.in_pieces(self._finish_those(heard))
+
+    def _finish_those(self, numbers: list[int]) -> Iterator[int]:
+        for number in numbers:
+            if number in self._waiting:
+                self._finish_if_complete(number)
+            yield work_of_prepared(self.core.replica.partition(number))
 
     def _finish_if_complete(self, number: int) -> None:
         """Take what the survivors have, once all have answered; what is large of it is worked out before."""

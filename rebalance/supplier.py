@@ -24,7 +24,7 @@ from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, rows_as_they_are
+from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, rows_as_they_are, work_of_prepared
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
@@ -171,7 +171,7 @@ class SupplySide(Rule):
             first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
         for namespace, choice in choices.items():
             first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
-        return CHOICE_WORK * len(choices)
+        return CHOICE_WORK * len(choices) + work_of_prepared(state)
 
     def _choose(self, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool) -> Choice:
         """How one fragment is transferred. A node in its first life has no history to prefer: rows are all it can need."""

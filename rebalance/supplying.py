@@ -11,7 +11,8 @@ from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
-from rebalance.ports import Node
+from rebalance.partition import PartitionState
+from rebalance.ports import BYTES_OF_WORK, Node
 from rebalance.vouching import Awaited
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId, TxId
@@ -218,6 +219,11 @@ def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.
         keys=keys,
         values=[e.value if e else None for e in entries],
     )
+
+
+def work_of_prepared(state: PartitionState) -> int:
+    """How much work it is to say what is prepared in a partition, or to log it once more: it may be large."""
+    return state.prepared_bytes // BYTES_OF_WORK if state.prepared else 0
 
 
 def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:

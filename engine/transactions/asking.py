@@ -18,15 +18,13 @@ from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK, Participant
 from engine.transactions.staging import Staging
 from engine.turn.core import Core
-from rebalance.ports import MS
+from rebalance.ports import BYTES_OF_WORK, MS
 from wal.ids import NodeId, Version
 from wal.probe import probe
 
 ROUND_BYTES = 4 << 20
 ROUND_PARTS = 500
 """Of a large transaction the parts of one round have about so many, and are not more."""
-BYTES_OF_WORK = 4 << 10
-"""So many bytes are as much work as one thing that is decided: a turn has room for 8 MiB."""
 FLYING_OF_STAGED = 8
 """The fraction of `staged_bytes_max` that may be asked for and have no vote."""
 

@@ -269,6 +269,11 @@ class Copy:
         """Later."""
         self._resumed.append(go_on)
 
+    def in_pieces(self, pieces: Iterator[int]) -> None:
+        """All at once."""
+        for _ in pieces:
+            pass
+
     def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
         """None is so large."""
         return False
