@@ -560,6 +560,15 @@ def test_names_are_gathered_step_by_step_ahead_of_need(monkeypatch: pytest.Monke
         assert live.end - names.reach.end < 2 * (64 << 10)
     assert steps > 5
     assert most < 65 << 10
+    for n in range(4_000, 6_000):  # and whoever is late goes on in steps as well
+        log.append([Update([Write("acc", n % 8, 1, n // 8, [b"key-%d" % n], [b"v" * 150])])], now_ms=n, durable=True)
+    names, late = log._segments._names, 0
+    while log.wants_index:
+        before = names.reach.end
+        log.write_index()
+        assert names.reach.end - before < 65 << 10
+        late += 1
+    assert late > 3
 
 
 def test_a_block_that_a_newer_version_wrote_ends_the_gathering_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
