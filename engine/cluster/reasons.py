@@ -48,13 +48,10 @@ class Reasons:
         self._orders = orders
         self._pace = pace
         self.frozen: dict[NodeId, None] = {}  # members that are held up by an exchange of this version
-        self.emptied: dict[NodeId, Sequence[int]] = {}  # whose copies are not what the map says; of which partitions, if a
-        # step can take them out
+        self.emptied: dict[NodeId, Sequence[int]] = {}  # whose copies are not what the map says; where, if a step does
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
         self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
-        self.fences: dict[
-            NodeId, int
-        ] = {}  # the same of those that bring another baseline, other places, or take a copy out
+        self.fences: dict[NodeId, int] = {}  # the same of those of another baseline or places, or that take a copy out
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
         self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything

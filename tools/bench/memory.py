@@ -4,14 +4,13 @@ and of very many fragments."""
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 
 from engine.client.admin import ask
 from tools.bench.cluster import NAMESPACE, NODES, memory_of, three_nodes
 from tools.bench.figures import Measured, Setting
+from tools.bench.turns import key_of_each
 from tools.local_cluster import LocalCluster, until
-from wal.ids import partition_of
 
 VALUES = 1_024
 VALUE_BYTES = 256 << 10
@@ -59,11 +58,7 @@ async def of_fragments(setting: Setting, figure: str, goal: float) -> list[Measu
         setting.say(f"{figure}: a row in each of {fragments:,} fragments")
         began = time.perf_counter()
         empty = (await _rested(cluster))["own"]
-        keys = dict[int, bytes]()
-        for number in itertools.count():
-            keys.setdefault(partition_of(b"key-%d" % number, PARTITIONS), b"key-%d" % number)
-            if len(keys) == PARTITIONS:
-                break
+        keys = key_of_each(PARTITIONS)
         for number in range(NAMESPACES):
             await database.namespace(f"many-{number}").put_many(dict.fromkeys(keys.values(), b"v" * ROW_BYTES))
         resting = await _rested(cluster)

@@ -198,7 +198,7 @@ async def node_returns(setting: Setting, figure: str, partitions: int, namespace
             turns = {name: await _turns(cluster, node) for name, node in cluster.nodes.items()}
             rows = 0
             for name in names[: max(1, 16_384 // partitions)]:
-                rows += len(await name.get_many(list(_keys(partitions).values())))
+                rows += len(await name.get_many(list(key_of_each(partitions).values())))
     count_is("rows", partitions * min(namespaces, max(1, 16_384 // partitions)), rows)
     parts = {f"longest turn of {name} ms": found["longest_ms"] for name, found in turns.items()}
     parts |= {f"above of {name}": found["above"] for name, found in turns.items()}
@@ -220,14 +220,14 @@ async def node_returns(setting: Setting, figure: str, partitions: int, namespace
 async def _load(
     setting: Setting, figure: str, names: list[aio.Namespace[bytes, bytes]], partitions: int, value: bytes
 ) -> None:
-    keys = list(_keys(partitions).values())
+    keys = list(key_of_each(partitions).values())
     for at, name in enumerate(names):
         await name.put_many(dict.fromkeys(keys, value))
         if not at % 10:
             setting.say(f"{figure}: {value.decode()}, namespace {at + 1} of {len(names)}")
 
 
-def _keys(partitions: int) -> dict[int, bytes]:
+def key_of_each(partitions: int) -> dict[int, bytes]:
     """A key of every partition."""
     found: dict[int, bytes] = {}
     number = 0
