@@ -202,7 +202,7 @@ class Promotion(Rule):
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
         if message.version != self.core.fence:
             return
-        self.core.work += sum(FINISH_WORK + len(answer.fragments) for answer in message.copies)
+        self.core.work += len(message.copies)
         heard: list[int] = []
         for answer in message.copies:
             answers = self._waiting.get(answer.partition)
@@ -219,7 +219,8 @@ class Promotion(Rule):
         for number in numbers:
             if number in self._waiting:
                 self._finish_if_complete(number)
-            yield work_of_prepared(self.core.replica.partition(number))
+            state = self.core.replica.partition(number)
+            yield FINISH_WORK + len(state.fragments) + work_of_prepared(state)
 
     def _finish_if_complete(self, number: int) -> None:
         """Take what the survivors have, once all have answered; what is large of it is worked out before."""

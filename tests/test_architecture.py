@@ -171,6 +171,7 @@ TOLD: dict[str, dict[str, list[tuple[str, str]]]] = {
     },
     "ToyRequest": {
         "engine/protocol/limits.py": [case(8, "assert_never(request)", "ToyRequest", "raise NotImplementedError")],
+        "engine/protocol/sizes.py": [case(8, "assert_never(request)", "ToyRequest", "raise NotImplementedError")],
         "engine/node/node.py": [
             ("            Scan: self.reads.on_scan,\n", "            ToyRequest: self.reads.on_scan,\n")
         ],
@@ -182,6 +183,7 @@ NAMES = {
     "engine/messages/__init__.py": "from engine.messages.data import ToyMessage\n",
     "engine/data/reads.py": "from engine.messages.data import ToyMessage\n",
     "engine/protocol/limits.py": "from engine.protocol.requests import ToyRequest\n",
+    "engine/protocol/sizes.py": "from engine.protocol.requests import ToyRequest\n",
     "engine/node/node.py": "from engine.protocol.requests import ToyRequest\n",
 }
 

@@ -58,7 +58,7 @@ NARROW, WIDE = 3, 4
 NARROW_BLOCKS = 1 << 14
 """Of so many blocks the ordinals leave enough of three bytes for the hash."""
 
-SHARE_MAX = 16
+BYTES_FOR_ONE = 16
 """A register that takes more than one in so many bytes of the blocks is left out: keys and values have a few bytes each."""
 
 _END = struct.Struct(">IIIIIIIIBBHII4s")
@@ -127,12 +127,12 @@ def _size_of(names: int, blocks: int) -> int:
 
 def worth_it(names: int, blocks: int, size: int) -> bool:
     """Whether there is a register of so many names in blocks of so many bytes."""
-    return SHARE_MAX * _size_of(names, blocks) <= size
+    return BYTES_FOR_ONE * _size_of(names, blocks) <= size
 
 
 def register_max(names: int, blocks: int, size: int) -> int:
     """What it takes at most, if it is not left out."""
-    return min(size // SHARE_MAX, _size_of(names, blocks)) + END_BYTES + 16
+    return min(size // BYTES_FOR_ONE, _size_of(names, blocks)) + END_BYTES + 16
 
 
 def encode_end(end: End, trailer: Trailer) -> bytes:

@@ -62,6 +62,7 @@ def test_a_client_works_alone(bare: dict[str, str], addresses: str, tmp_path: Pa
 
 
 def test_the_command_says_what_it_needs(bare: dict[str, str]) -> None:
-    ran = _run(bare, "-m", "foreshore", "version")
+    assert _run(bare, "-m", "foreshore", "version").stdout.startswith("foreshore ")
+    ran = _run(bare, "-m", "foreshore", "wal", "--help")
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr == "foreshore: the command needs typer, which is not installed: pip install 'foreshore[node]'\n"

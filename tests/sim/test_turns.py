@@ -246,6 +246,8 @@ def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
         world.command(world.machines["n1"], "baseline", {"nodes": ["n1", "n2", "n4"], "yes": []})
         baseline = ("n1", "n2", "n4")
         assert world.run_while(lambda: any(_baseline(m) != baseline for m in world.running), at_most=60 * SECOND)
+        assert world.run_while(lambda: not demands.most, at_most=60 * SECOND)
+        world.run_for(SECOND)
     assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
     assert 0 < demands.most <= (WORK_MAX + PIECE_MAX) // PART_HAVES
 

@@ -540,7 +540,7 @@ def test_there_is_room_for_a_register_whatever_is_written_and_none_where_it_woul
             size = footer.trailer.end
             told = footer.register()
             assert told is not None
-            assert told._registers[0].end.size < size / register.SHARE_MAX
+            assert told._registers[0].end.size < size / register.BYTES_FOR_ONE
 
 
 def test_names_are_gathered_step_by_step_ahead_of_need(monkeypatch: pytest.MonkeyPatch) -> None:
