@@ -50,6 +50,7 @@ def odd(good: st.SearchStrategy[T], bad: st.SearchStrategy[T]) -> st.SearchStrat
 
 NAME, TX, KEY = odd(NAMES, BAD_NAMES), odd(TXS, BAD_TXS), odd(KEYS, BAD_KEYS)
 NUMBER, COUNT = odd(SMALL, INTS), odd(st.integers(0, 40), INTS)
+ERA = st.tuples(*[odd(SMALL, INTS.filter(lambda n: n >= 0))] * 2)  # who says less is not read, and hung up on
 KEY_LISTS = odd(st.lists(KEY, min_size=1, max_size=5, unique=True), st.lists(KEY, max_size=6))
 LOCKED = st.lists(st.tuples(NAME, KEY), max_size=4)
 READ = st.lists(st.tuples(NAME, KEY, NUMBER, NUMBER), max_size=4)
@@ -145,10 +146,10 @@ KINDS: dict[type[Request], st.SearchStrategy[Request]] = {
     KeepCut: st.builds(
         KeepCut,
         ID,
-        st.tuples(NUMBER, NUMBER),
+        ERA,
         TX,
         st.booleans(),
-        st.lists(st.tuples(st.tuples(NUMBER, NUMBER), TX), max_size=3),
+        st.lists(st.tuples(ERA, TX), max_size=3),
     ),
     Admin: st.builds(Admin, ID, ADMIN, ARGUMENTS),
 }
