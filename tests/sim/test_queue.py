@@ -7,7 +7,7 @@ import pytest
 from tests.sim.planted.catalogue import FAULTS
 from tests.sim.planted.stories import STORIES
 from tests.sim.violation import Violation
-from tests.sim.workloads.jobs import LEFT_BEHIND_NS, Attempt, Jobs, Row, key_of
+from tests.sim.workloads.jobs import EXPIRED_AFTER_NS, LEFT_BEHIND_NS, Attempt, Jobs, Row, key_of
 
 A, B, C = (Row(key_of(job, job), job) for job in (1, 2, 3))
 
@@ -198,6 +198,18 @@ def test_who_is_alone_is_told_of_the_first(reverse: bool) -> None:
         book.claim(50, 60, 70, left)
     assert right.judge(A, B) == ""
     assert "was the first and free" in wrong.judge(A, B)
+
+
+@pytest.mark.parametrize("later", [0, 2 * EXPIRED_AFTER_NS])
+def test_who_is_alone_may_be_told_of_another_one_where_a_row_expires_just_then(later: int) -> None:
+    """Seed 9 at addd6c4: it was told of a row that was gone when it was to be locked, and went on with any other one."""
+    book = Book()
+    book.put(0, 10, A).expiring = True
+    for row in (B, C):
+        book.put(0, 10, row)
+    book.claim(20 + later, 30 + later, 40 + later, C)
+    book.claim(50 + later, 60 + later, 70 + later, B)
+    assert ("was the first and free" in book.judge(B, C)) == bool(later)
 
 
 def test_who_claims_beside_others_need_not_be_told_of_the_first() -> None:

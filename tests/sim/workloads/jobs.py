@@ -6,7 +6,7 @@ locked, and that nobody else gets; the first ones, if they are free and no other
 * what was done or put back by a transaction that was acknowledged is not claimed any more, and by nobody done again;
 * what a transaction that commits has claimed is handed to nobody else before it asks to be committed;
 * who is told of fewer rows than it has asked for was told of all that were free all the while;
-* who is alone is told of the first ones of these;
+* who is alone is told of the first ones of these, unless a row before them expires just then;
 * and in the end each job that was put is done, once.
 
 A row was surely free if nobody who may have held its key was there: those who asked for it, until they were over, and
@@ -24,6 +24,8 @@ from wal.ids import TxId
 
 LEFT_BEHIND_NS = 60_000 * MS
 """For so long after its end a transaction may still hold something: leases and recovery end it."""
+EXPIRED_AFTER_NS = 10_000 * MS
+"""So long after it was put a row is gone that expires, whatever became of clocks."""
 NEVER = 1 << 62
 
 
@@ -197,6 +199,7 @@ class Jobs:
                 goes[row] = min(goes.get(row, NEVER), one.since)
         coming = [(_ended(one), row, one) for one in self.attempts if one.committed and not one.expiring for row in one.put]
         coming.sort(key=lambda each: each[:2], reverse=True)
+        expiring = [(row, one) for one in self.attempts if one.expiring and one.committed is not False for row in one.put]
         there: dict[Row, Attempt] = {}
         others: list[Attempt] = []
         claims = sorted((one for one in self.attempts if one.asked is not None), key=lambda one: one.asked or 0)
@@ -211,6 +214,7 @@ class Jobs:
             if found is not None:
                 behind = len(one.rows) < one.limit  # it was told of too few
                 alone = not others and (number + 1 == len(claims) or (claims[number + 1].asked or 0) > found)
+                alone = alone and not _may_expire_before(one, asked, found, expiring)
                 for row in _missed(one, there) if behind or alone else ():
                     if not _free(row, one, asked, found, touching[row.key]):
                         continue
@@ -235,6 +239,16 @@ def _missed(one: Attempt, there: Iterable[Row]) -> Iterator[Row]:
     for row in there:
         if row not in told and (len(one.rows) < one.limit or (row.key > last if one.reverse else row.key < last)):
             yield row
+
+
+def _may_expire_before(one: Attempt, asked: int, found: int, expiring: Iterable[tuple[Row, Attempt]]) -> bool:
+    """Whether a claim may have tried for a row that expired at that very moment: it goes on with any of the others then."""
+    last = one.rows[-1].key if one.rows else b""
+    return any(
+        (row.key > last if one.reverse else row.key < last)
+        for row, writer in expiring
+        if writer.since < found and _ended(writer) + EXPIRED_AFTER_NS > asked
+    )
 
 
 def _free(row: Row, one: Attempt, asked: int, found: int, touching: Iterable[Attempt]) -> bool:
