@@ -20,6 +20,16 @@ from typing import NamedTuple, Protocol
 from xxhash import xxh3_64_intdigest
 
 MASK = (1 << 64) - 1
+
+
+class Sums(NamedTuple):
+    """What a checkpoint keeps of all rows of a fragment: the digest of their contents, and how many are no tombstones."""
+
+    contents: int
+    live: int
+
+
+NOTHING = Sums(0, 0)
 OVERTAKEN = -1
 """No digest: a checkpoint came before the store below was asked for its own."""
 

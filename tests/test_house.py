@@ -71,7 +71,7 @@ DOING = {
     "engine.host": {"data_directory", "driver", "duties", "embedded", "pulse", "server", "transport"},
     "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
-    | {"store_reads", "store_writer"},
+    | {"store_raw", "store_reads", "store_writer"},
     "engine.testing": {"node", "plugin"},
 }
 """Modules that do, or that neither do nor decide; every other one decides, and stands in the contract."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -184,7 +183,7 @@ class State:
             stored = None if fragment in self._cleared else self._store.contents(fragment)
             if stored is None and fragment not in self._cleared:
                 return None
-            held = Held(partial(self._store.get, fragment), partial(self._store.digests, fragment))
+            held = Held(self._store, fragment)
             walk = Walk(stored, list(changes.items()), None if stored is None else held)
             walk.step(len(changes))
         except StoreDamaged:

@@ -9,7 +9,7 @@ record of one fragment changes another, so a share folds to what the whole would
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -244,6 +244,10 @@ class Window:
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """As the store does it."""
         return self._store.digests(fragment, start, limit)
+
+    def held(self, fragment: Fragment, keys: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """As the store does it."""
+        return self._store.held(fragment, keys)
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """As the store does it."""

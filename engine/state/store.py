@@ -50,16 +50,6 @@ SORTED_MAX = 4_000
 """New keys of a layer that one page puts in order."""
 
 
-class Sums(NamedTuple):
-    """What a checkpoint keeps of all rows of a fragment: the digest of their contents, and how many are no tombstones."""
-
-    contents: int
-    live: int
-
-
-NOTHING = Sums(0, 0)
-
-
 def is_row(entry: Entry | None) -> bool:
     """Whether a key has a value."""
     return entry is not None and entry.value is not None
@@ -134,6 +124,10 @@ class BaseStore(Protocol):
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone)."""
+        ...
+
+    def held(self, fragment: Fragment, keys: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """The same of those of these keys, ascending, that are found; that the others are not there is not proven."""
         ...
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
@@ -400,7 +394,7 @@ class LayeredStore:
             return Walk(0, changes, None)
         if stored is None:
             return None
-        return Walk(stored, changes, Held(partial(self.base.get, fragment), partial(self.base.digests, fragment)))
+        return Walk(stored, changes, Held(self.base, fragment))
 
     def walked(self, fragment: Fragment, walk: Walk) -> int | None:
         """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 
 import lmdb
 
-from engine.state.store import NOTHING, Entry, Sums
+from engine.state.store import Entry
 from engine.state.store_envelope import (
     FORMAT_KEY,
     LSN_KEY,
@@ -28,6 +28,7 @@ from engine.state.store_errors import damaged
 from engine.state.store_file import FORMAT
 from engine.state.store_parts import Begin, End, Part, Rows, State, entries_of
 from engine.state.store_sums import sum_of, summed_up, sums_of
+from rebalance.contents import NOTHING, Sums
 from wal.ids import Fragment
 
 GATHERED_BYTES = 8 << 20

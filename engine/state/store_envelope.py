@@ -27,8 +27,8 @@ from heapq import merge
 
 from xxhash import xxh3_64_intdigest
 
-from engine.state.store import GONE, NOTHING, Entry, Sums
-from rebalance.contents import packed_row_digest
+from engine.state.store import GONE, Entry
+from rebalance.contents import NOTHING, Sums, packed_row_digest
 from wal.checksum import crc32c
 from wal.ids import KEY_BYTES_MAX, TABLE_MAX, Fragment
 

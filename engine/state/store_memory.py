@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.state.store import GONE, NOTHING, CheckpointImage, Entry, Loaded, Row, Sums, is_row, summed
-from rebalance.contents import MASK, Summed, row_digest, rows_digest
+from engine.state.store import GONE, CheckpointImage, Entry, Loaded, Row, is_row, summed
+from rebalance.contents import MASK, NOTHING, Summed, Sums, row_digest, rows_digest
 from wal.ids import Fragment
 
 _LEAF = 256  # rows
@@ -126,6 +126,11 @@ class MemoryStore:
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone)."""
         return [(key, row_digest(key, entry)) for key, entry in self.scan(fragment, start, limit)]
+
+    def held(self, fragment: Fragment, keys: Sequence[bytes]) -> list[tuple[bytes, int]]:
+        """The same of those of these keys that are there."""
+        rows = self._rows.get(fragment, _NO_ROWS)
+        return [(key, row_digest(key, entry)) for key, entry in rows.held(keys)]
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """Up to `limit` keys >= `start`, ascending, each with a 0."""

@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
-from itertools import islice, takewhile
-from operator import gt, itemgetter, lt
-from pathlib import Path
-from threading import Lock
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from typing import NoReturn, TypeAlias
 
 import lmdb
 
@@ -32,10 +28,10 @@ from engine.state.store_envelope import (
     partition_in,
     partition_of,
     row_is_whole,
-    row_seed,
 )
 from engine.state.store_errors import StoreDamaged, StoreTooNew, damaged
 from engine.state.store_file import FORMAT
+from engine.state.store_raw import RawReads
 from engine.state.store_sums import stored_in
 from rebalance.contents import Summed
 from wal.ids import Fragment
@@ -43,26 +39,14 @@ from wal.ids import Fragment
 Tell: TypeAlias = "Callable[[StoreDamaged], None]"
 
 _ROWS_AT_ONCE = 1_000
-_KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
 
 
-class StoreReads:
-    """The reads of one store. Invariant: `_txn` is a live read transaction from opening to closing.
+class StoreReads(RawReads):
+    """The reads of one store: what lies there is opened, and verified."""
 
-    `_lock` is held for each read, and for a change of the map's size.
-    """
-
-    _rows: lmdb._Database
     _fragments: lmdb._Database
     _partitions: lmdb._Database
     _node: lmdb._Database
-    _txn: lmdb.Transaction[bytes]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._env: lmdb.Environment | None = None
-        self._lock = Lock()
-        self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
 
     def load(self, wanted: Container[int] | None = None) -> Loaded:
         """What the last checkpoint holds; lsn 0 and empty if there is none. Raises StoreDamaged.
@@ -118,15 +102,23 @@ class StoreReads:
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """What up to `limit` rows with keys >= `start` contribute to the contents (0: a tombstone). Raises StoreDamaged."""
-        prefix, _, seed = self._prefix(fragment)
         found, damages = self.raw_rows(fragment, start, limit)
         if damages:
             raise damages[0]
+        digests = self._digests_of(fragment, found)
+        self._check_begin(fragment, start)
+        return digests
+
+    def held(self, fragment: Fragment, keys: Iterable[bytes]) -> list[tuple[bytes, int]]:
+        """The same of those of these keys, ascending, that are found. Of the others nothing is proven: `get` does that."""
+        return self._digests_of(fragment, self._held(fragment, keys))
+
+    def _digests_of(self, fragment: Fragment, found: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, int]]:
+        prefix, seed = self.prefix_of(fragment)
         keys, _, digests = open_rows(seed, len(prefix), found)
         if len(keys) < len(found):
             at = found[len(keys)][0][len(prefix) :]
             raise damaged(self.path, "expected a row whose checksum matches", fragment, at)
-        self._check_begin(fragment, start)
         return list(zip(keys, digests, strict=True))
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
@@ -137,7 +129,7 @@ class StoreReads:
             found, damages = self.raw_rows(fragment, start, limit)
             if damages:
                 raise damages[0]
-            keys = list(map(_KEY, found))
+            keys = [full for full, _ in found]
         skip = len(prefix)
         return [(full[skip:], 0) for full in keys]
 
@@ -206,121 +198,6 @@ class StoreReads:
             raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
         if doubt:
             raise damaged(self.path, f"a scan begins here, but {doubt}", fragment, start)
-
-    def _doubt(self, full: bytes, *, absent: bool) -> str:
-        """Why the place where a key would lie cannot be trusted, or "".
-
-        Its neighbours must embrace it, or a damaged page led the search astray; and they must be whole, or one of them
-        may be the key itself under a changed name.
-        """
-        with self._lock, self._txn.cursor(self._rows) as cursor:
-            found = cursor.set_range(full)
-            if found:
-                after, raw = cursor.item()
-                if after < full or (absent and after == full):
-                    return "the rows are out of order there"
-                if not row_is_whole(after, raw):
-                    return "the row after it is damaged, and may be it"
-                if after == full:
-                    return ""
-            if cursor.prev() if found else cursor.last():
-                before, raw = cursor.item()
-                if before >= full:
-                    return "the rows are out of order there"
-                if not row_is_whole(before, raw):
-                    return "the row before it is damaged, and may be it"
-        return ""
-
-    def prefix_of(self, fragment: Fragment) -> tuple[bytes, int]:
-        """What the keys of a fragment's rows begin with, and the seed of their checksums."""
-        prefix, _, seed = self._prefix(fragment)
-        return prefix, seed
-
-    def raw_rows(
-        self, fragment: Fragment, start: bytes, limit: int, upper: bytes = b""
-    ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
-        """Up to `limit` rows as they are stored, and what was in the way; a row with a changed key does not end it.
-
-        Their keys are below `upper`, if that is given.
-
-        The cursor does not outlive the call, so that a checkpoint may follow.
-        """
-        prefix, end, _ = self._prefix(fragment)
-        if upper:
-            end = prefix + upper
-        seek = prefix + start
-        whole = self._ascending(seek, end, limit)
-        if whole is not None:
-            return whole, []
-        last = b""
-        found: list[tuple[bytes, bytes]] = []
-        damages: list[StoreDamaged] = []
-        try:
-            with self._lock, self._txn.cursor(self._rows) as cursor:
-                if not cursor.set_range(seek):
-                    return found, damages
-                for full, raw in cursor.iternext():
-                    if not (seek <= full < end and full > last):
-                        if not row_is_whole(full, raw):
-                            damages.append(damaged(self.path, f"expected one of its rows, found {full!r}", fragment))
-                            damages[-1].found = full
-                            continue
-                        if full >= end:
-                            break
-                        if full < seek or row_is_whole(*found[-1]):
-                            damages.append(damaged(self.path, f"expected ascending rows, found {full!r}", fragment))
-                            break
-                        # It is the row before that lies about its key; whoever opens that one is told.
-                    last = full
-                    found.append((full, raw))
-                    if len(found) == limit:
-                        break
-        except lmdb.Error as error:
-            damages.append(self._unreadable("LMDB cannot read on", error, fragment, last[len(prefix) :] or start))
-        return found, damages
-
-    def _raw_down(
-        self, fragment: Fragment, start: bytes, limit: int
-    ) -> tuple[list[tuple[bytes, bytes]], list[StoreDamaged]]:
-        """The rows below a key, descending, as they are stored, or what was in the way."""
-        prefix = self._prefix(fragment)[0]
-        seek = prefix + start
-        try:
-            with self._lock, self._txn.cursor(self._rows) as cursor:
-                if not (cursor.prev() if cursor.set_range(seek) else cursor.last()):
-                    return [], []
-                found = list(islice(takewhile((prefix,).__le__, cursor.iterprev()), limit))
-                before = cursor.item()
-        except lmdb.Error as error:
-            return [], [self._unreadable("LMDB cannot read on", error, fragment, start)]
-        keys = list(map(_KEY, found))
-        descend = not keys or (keys[0] < seek and all(map(gt, keys, islice(keys, 1, None))))
-        if not descend or (len(found) < limit and before[0] and not row_is_whole(*before)):
-            at = keys[-1][len(prefix) :] if keys else start
-            return [], [damaged(self.path, "expected descending rows, found another, or a damaged one", fragment, at)]
-        return found, []
-
-    def _ascending(self, seek: bytes, end: bytes, limit: int, *, values: bool = True) -> list[Any] | None:
-        """The same rows, or their keys alone, where nothing is in the way, which is nearly always, at half the cost; None
-        where something is."""
-        try:
-            with self._lock, self._txn.cursor(self._rows) as cursor:
-                if not cursor.set_range(seek):
-                    return []
-                found: list[Any]
-                if values:
-                    found = list(islice(takewhile((end,).__gt__, cursor.iternext()), limit))
-                else:
-                    found = list(islice(takewhile(end.__gt__, cursor.iternext(values=False)), limit))
-                after = cursor.item()
-        except lmdb.Error:
-            return None
-        keys: list[bytes] = list(map(_KEY, found)) if values else found
-        if len(found) < limit and after[0] and not row_is_whole(*after):
-            return None  # it may be one of these rows, under another name
-        if keys and not (keys[0] >= seek and all(map(lt, keys, islice(keys, 1, None)))):
-            return None
-        return found
 
     def _present(self, tell: Tell) -> Iterator[Fragment]:
         """The fragments that have rows, ascending, found by one seek each."""
@@ -402,16 +279,6 @@ class StoreReads:
         if entries != seen:
             tell(damaged(self.path, f"{name}: expected {entries} entries, found {seen}"))
 
-    def _prefix(self, fragment: Fragment) -> tuple[bytes, bytes, int]:
-        """What a fragment's rows begin with, what the next fragment's do, and the checksum of the beginning."""
-        known = self._prefixes.get(fragment)
-        if known is None:
-            prefix, end = fragment_key(fragment), fragment_key((fragment[0], fragment[1] + 1))
-            known = self._prefixes[fragment] = (prefix, end, row_seed(prefix))
-        return known
-
-    # The transaction.
-
     def _check_format(self) -> None:
         raw = self._txn.get(FORMAT_KEY, db=self._node)
         if raw is None:
@@ -422,28 +289,6 @@ class StoreReads:
                 f"store {self.path}: expected format {FORMAT} or older, found {found}; "
                 "open it with the version of foreshore that wrote it, or a later one; nothing was changed"
             )
-
-    def _begin(self) -> None:
-        env = self._environment()
-        try:
-            self._txn = env.begin(db=self._rows)
-        except lmdb.MapResizedError:  # by the node beside us
-            env.set_mapsize(0)
-            self._txn = env.begin(db=self._rows)
-        self._get = self._txn.get
-
-    def _environment(self) -> lmdb.Environment:
-        assert self._env is not None, "the store was closed"
-        return self._env
-
-    def _unreadable(
-        self, what: str, error: Exception, fragment: Fragment | None = None, key: bytes | None = None
-    ) -> StoreDamaged:
-        """LMDB stumbled over a page. That spoils the transaction, and healthy pages need a new one."""
-        with self._lock:
-            self._txn.abort()
-            self._begin()
-        return damaged(self.path, f"{what}: {error}", fragment, key)
 
 
 def _raise(damage: StoreDamaged) -> NoReturn:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 import lmdb
 
-from engine.state.store import NOTHING, Entry, Sums, is_row
+from engine.state.store import Entry, is_row
 from engine.state.store_envelope import BadEnvelope, fragment_key, open_fragment, row_seed, stored_row_sums
-from rebalance.contents import MASK, row_digest
+from rebalance.contents import MASK, NOTHING, Sums, row_digest
 from wal.ids import Fragment
 from wal.probe import probe
 

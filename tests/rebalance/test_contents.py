@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,21 +189,41 @@ def test_close_together_or_far_apart_the_store_below_is_taken_into_account(
     assert walk.digest == sum(row_digest(*row) for row in rows.items()) % (1 << 64)
 
 
+class Watched(MemoryStore):
+    """A store of 3,000 rows that says which of them were read, and which keys looked up alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = {b"%05d" % key: Entry(1, key + 1, b"v") for key in range(3_000)}
+        self.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: dict(self.rows)}))
+        self.renew()
+        self.read = 0
+        self.looked_up: list[bytes] = []
+
+    def get(self, fragment: Fragment, key: bytes) -> Entry | None:
+        self.looked_up.append(key)
+        return super().get(fragment, key)
+
+    def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
+        found = super().digests(fragment, start, limit)
+        self.read += len(found)
+        return found
+
+
+def test_of_keys_that_are_there_no_other_row_is_read_however_close_together_they_lie() -> None:
+    below = Watched()
+    for apart in (1, 2, 10, 100):
+        keys = list(below.rows)[::apart]
+        assert Held(below, NAME)(keys[::-1]) == sum(row_digest(key, below.rows[key]) for key in keys)
+    assert (below.read, below.looked_up) == (0, [])
+
+
 def test_keys_that_are_new_are_not_looked_up_one_by_one_because_others_were_not() -> None:
-    rows = {b"%05d" % key: Entry(1, key + 1, b"v") for key in range(3_000)}
-    base = MemoryStore()
-    base.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: dict(rows)}))
-    base.renew()
-    looked_up: list[bytes] = []
-
-    def get(key: bytes) -> Entry | None:
-        looked_up.append(key)
-        return base.get(NAME, key)
-
-    held = Held(get, partial(base.digests, NAME))
-    new, changed = [b"%05d" % key for key in range(5_000, 9_000)], list(rows)[:300]
-    assert held([*new, *changed]) == sum(row_digest(key, rows[key]) for key in changed)
-    assert not looked_up
-    far_apart = list(rows)[::50]
-    assert held(far_apart) == sum(row_digest(key, rows[key]) for key in far_apart)
-    assert len(looked_up) > len(far_apart) // 2
+    below = Watched()
+    new, changed = [b"%05d" % key for key in range(5_000, 9_000)], list(below.rows)[:300]
+    held = Held(below, NAME)
+    assert held([*new, *changed]) == sum(row_digest(key, below.rows[key]) for key in changed)
+    assert not below.looked_up
+    far_apart = [key + b"-" for key in below.rows][::50]
+    assert held(far_apart) == 0
+    assert len(below.looked_up) > len(far_apart) // 2

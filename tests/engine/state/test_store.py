@@ -116,6 +116,17 @@ def test_a_scan_is_ascending_begins_at_its_start_and_ends_at_its_limit(store: Ba
     assert store.scan(ACC, b"", 0) == []
 
 
+def test_what_is_held_of_some_keys_is_what_a_scan_tells_of_them(store: BaseStore) -> None:
+    rows: dict[bytes, Entry | None] = {key: entry(number + 1, key) for number, key in enumerate(sorted(KEYS))}
+    rows[b"deleted"] = Entry(1, 99, None)
+    checkpoint(store, image(1, {ACC: rows, BANK: {b"elsewhere": entry(1, b"v")}}))
+    told = dict(store.digests(ACC, b"", 100))
+    assert told.keys() == rows.keys()
+    for wanted in (sorted(rows), sorted(rows)[::2], [b"deleted"], [b"elsewhere"], [b"", b"deleted", b"nobody"], []):
+        assert store.held(ACC, wanted) == [(key, told[key]) for key in wanted if key in told]
+    assert store.held(("nobody", 3), [b"a"]) == []
+
+
 def test_a_scan_down_begins_below_its_start(store: BaseStore) -> None:
     rows: dict[bytes, Entry | None] = {b"k%02d" % number: entry(number + 1, b"v") for number in range(20)}
     checkpoint(store, image(1, {ACC: rows, BANK: {b"z": entry(1, b"v")}}))

@@ -500,6 +500,9 @@ def test_a_glance_at_damaged_rows_tells_it_where_it_reads_them(small: Path) -> N
     assert store.digests(ACC, b"key-4", 1) == [(b"key-4", row_digest(b"key-4", Entry(1, 4, b"value-4")))]
     with pytest.raises(StoreDamaged, match="key-3"):
         store.digests(ACC, b"", 10)
+    assert store.held(ACC, [b"key-4"]) == store.digests(ACC, b"key-4", 1)
+    with pytest.raises(StoreDamaged, match="key-3"):
+        store.held(ACC, [b"key-2", b"key-3", b"key-4"])
     store.close()
 
 
