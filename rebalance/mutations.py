@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 from typing import TypeAlias
 
-from rebalance.partition import IN_SYNC, LocalPartition, Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import Above, Node
 from rebalance.rule import NewMap
 from rebalance.table import Topology
@@ -73,12 +73,12 @@ class Mutations:
         """A new map: who is away now, and who is whole again, or meant to hold nothing any more."""
         core, topology = self._core, self._core.topology
         assert topology is not None
-        known, moving, away, counts = self._in_sync, self._moving, self._away, IN_SYNC
+        known, moving, away = self._in_sync, self._moving, self._away
         gone_of: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], dict[NodeId, None]] = {}
         remembers = core.settings.mutations_bytes > 0
         for local in new.moved:  # as many as there are, where a member is lost
             number, in_sync, before = local.number, local.placement.in_sync, known.get(local.number)
-            if local.role not in counts:
+            if not local.role.counts:
                 self._note_out(local, before is not None)
             elif before is None:
                 known[number] = in_sync, self._checkpoints if moving.pop(number, 0) is None else -1

@@ -38,6 +38,12 @@ class Role(Enum):
     PRIMARY = "PRIMARY"  # it serves
     DRAINING = "DRAINING"  # it serves what has begun; what is new must wait for the next primary
 
+    def __init__(self, told: str) -> None:
+        self.serves = told in ("PRIMARY", "DRAINING")
+        self.leads = self.serves or told == "PROMOTING"
+        self.counts = self.leads or told == "OWNING"  # among those that have everything
+        self.follows = told in ("MOVING", "ASYNC")  # it gets every write, and is not waited for
+
 
 _BY_STATE = {
     Standing.NONE: Role.NONE,
@@ -46,8 +52,6 @@ _BY_STATE = {
     Standing.ASYNC: Role.ASYNC,
     Standing.OWNING: Role.BACKUP,
 }
-_LEADING = (Role.PRIMARY, Role.DRAINING, Role.PROMOTING)
-IN_SYNC = (Role.BACKUP, *_LEADING)
 
 
 class LocalPartition:
@@ -71,22 +75,22 @@ class LocalPartition:
     @property
     def mine(self) -> bool:
         """Whether this node is the primary, serving or not."""
-        return self.role in _LEADING
+        return self.role.leads
 
     @property
     def active(self) -> bool:
         """Whether this node is the primary, and serves."""
-        return self.role is Role.PRIMARY or self.role is Role.DRAINING
+        return self.role.serves
 
     @property
     def follows(self) -> bool:
         """Whether this node's copy gets every write and is not waited for: it asks its primary for what it lacks."""
-        return self.role is Role.MOVING or self.role is Role.ASYNC
+        return self.role.follows
 
     @property
     def in_sync(self) -> bool:
         """Whether the map lists this node's copy among those that have everything."""
-        return self.role in IN_SYNC
+        return self.role.counts
 
     def place(self, placement: Placement, node: NodeId | None) -> bool:
         """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new.
@@ -97,12 +101,11 @@ class LocalPartition:
         leads = None if placement.lost else placement.owners[0]
         mine = node is not None and leads == node  # it is in sync, then
         if mine:
-            serves = old is Role.PRIMARY or old is Role.DRAINING
-            role = Role.PRIMARY if serves and epoch == placement.epoch else Role.PROMOTING
+            role = Role.PRIMARY if old.serves and epoch == placement.epoch else Role.PROMOTING
         else:
             role = _BY_STATE[placement.standing_of(node)] if node is not None else Role.NONE
         self.role, self.placement, self.epoch = role, placement, placement.epoch
-        if epoch != placement.epoch or (old in _LEADING) is not mine or (not mine and role is not old):
+        if epoch != placement.epoch or old.leads is not mine or (not mine and role is not old):
             return True
         return leads != before.primary
 

@@ -25,7 +25,7 @@ from msgspec import structs
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role
-from rebalance.ports import MS, Node, Operation, Shipping, may_act
+from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import rows_as_they_are, work_of_prepared
 from rebalance.telling import tail_of
@@ -125,8 +125,13 @@ class Promotion(Rule):
         self._unasked = deque(self._waiting)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
         self.alarm.at = self._ask_at if self._waiting else NEVER
-        if not self._going_on:
+        if self._going_on:
+            return
+        if self.core.work < WORK_MAX:
             self._go_on()
+        else:  # the map was a turn's work
+            self._going_on = True
+            self.core.resume(self._go_on)
 
     def _go_on(self) -> None:
         """Finish the next partitions that have nobody to ask, and ask about the next of the others."""

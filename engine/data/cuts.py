@@ -22,6 +22,7 @@ from engine.data.scans import Scanning
 from engine.messages import Entered, EnterEra, SealCut, Sealed
 from engine.messages.cuts import ToCuts
 from engine.protocol.requests import Code, Done, KeepCut
+from engine.state.ahead import Ahead
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
@@ -109,10 +110,17 @@ class Cuts(Rule):
     def keep(self, write: r.Write, era: Era) -> None:
         """A write of this era counts, and is about to be applied."""
         if self.kept and write.namespace not in (DECISIONS, EXPIRIES):
-            self.kept.keep(write.fragment, write.keys, era)
+            ahead = self.core.replica.ahead.get((write.fragment, write.start))
+            noted = ahead.noted if ahead is not None and ahead.write is write else NO_ERA
+            self.kept.keep(write.fragment, write.keys, era, noted)
             if self.kept.has_unread():
                 self.core.next_turn(lambda: self.core.in_pieces(self.read()))
             self._bound()
+
+    def note(self, ahead: Ahead) -> Iterator[int]:
+        """A large write that is worked out will count in the era of then: note what it overwrites for the newest cut."""
+        if self.kept and ahead.write.namespace not in (DECISIONS, EXPIRIES):
+            ahead.noted = yield from self.kept.note(ahead.write.fragment, ahead.write.keys)
 
     def read(self) -> Iterator[int]:
         """What is kept and was not read yet is read where it lies, before a checkpoint takes that away; in pieces."""

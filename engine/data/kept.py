@@ -10,7 +10,8 @@ finds it by looking on from there. So a write costs what it overwrites, however 
 is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that.
 
 Of very many rows it is noted only that they are kept: what they had lies where it lay, below what has come since the last
-checkpoint, and is read there in pieces later, or by who asks first.
+checkpoint, and is read there in pieces later, or by who asks first. And that is noted in pieces, before they are written:
+what a key has that is not kept for the newest cut is what it had at that cut, whether or not it is written then.
 
 What comes of a prepared transaction may be of an era before the newest cut. Its keys were locked meanwhile, so nothing is
 kept of them for a newer cut, which sees what is there.
@@ -20,13 +21,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from typing import TypeAlias
 
-from engine.state.ahead import LARGE_KEYS, PIECE_KEYS
+from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS, PIECE_KEYS
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, Page, Row, is_row
-from wal.ids import Era, Fragment
+from wal.ids import NO_ERA, Era, Fragment
+from wal.probe import probe
 
 FOLDED_MAX = 2_000
 """So many rows are handed to an older cut at once; more stay where they are until the older one goes."""
@@ -104,24 +106,45 @@ class Kept:
         self._weigh(before, size)
         self._drop(cut)
 
-    def keep(self, name: Fragment, keys: Sequence[bytes], era: Era) -> None:
-        """Rows are about to be written anew in this era: keep what they have, where somebody may want to read it."""
+    def keep(self, name: Fragment, keys: Sequence[bytes], era: Era, noted: Era = NO_ERA) -> None:
+        """Rows are about to be written anew in this era: keep what they have, where somebody may want to read it, and they
+        are not all `noted` for that cut."""
         at = bisect_right(self._eras, era)
-        if not at:
+        if not at or self._eras[at - 1] == noted:
             return
         cut = self._eras[at - 1]
-        mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
         if len(keys) > LARGE_KEYS:
-            fresh, unread = [key for key in keys if key not in mine], Unread(self._store.below(name))
-            above, _ = self._store.layer_of(name)
-            mine.update(zip(fresh, map(above.get, fresh, repeat(unread)), strict=True))
-            self._unread.append((cut, name, fresh, unread))
+            probe("cut.kept_at_once")
+            self._note(cut, name, keys)
             return
+        mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
         for key in keys:
             if key not in mine:
                 held = mine[key] = get(name, key)
                 size += _weight(key, held)
         self._weigh(cut, size)
+
+    def note(self, name: Fragment, keys: Sequence[bytes]) -> Generator[int, None, Era]:
+        """What very many rows have that are to be written soon, by what is not older than the newest cut: note it for that.
+
+        Yields how much work each piece was; returns for which cut all are noted.
+        """
+        cut = self._eras[-1] if self._eras else NO_ERA
+        for at in range(0, len(keys), PIECE_KEYS):
+            if cut not in self._rows:
+                return NO_ERA
+            self._note(cut, name, keys[at : at + PIECE_KEYS])
+            yield PIECE_KEYS // KEYS_OF_WORK
+        return cut
+
+    def _note(self, cut: Era, name: Fragment, keys: Sequence[bytes]) -> None:
+        """They are kept, and read later."""
+        mine, unread = self._rows[cut].setdefault(name, {}), Unread(self._store.below(name))
+        fresh = [key for key in keys if key not in mine]
+        above, _ = self._store.layer_of(name)
+        mine.update(zip(fresh, map(above.get, fresh, repeat(unread)), strict=True))
+        if fresh:
+            self._unread.append((cut, name, fresh, unread))
 
     def read(self) -> Iterator[int]:
         """Read what was not read yet, before a checkpoint is finished; yields how much work each piece was."""

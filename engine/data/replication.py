@@ -12,7 +12,8 @@ that is forgotten some day. When the topology changes, what does not count yet i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
+from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
 
@@ -23,7 +24,7 @@ from engine.data.early import THE_MAP, Early
 from engine.data.sizes import pieces_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
-from engine.state.ahead import AllAhead, large_in, work_out
+from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers, Role
 from rebalance.ports import MS, WORK_MAX, Shipped, may_act
@@ -48,6 +49,7 @@ class Replication(Rule):
         held: Container[int],
         compare: Callable[[r.Compare], None],
         hear: Callable[[Era], None],
+        overwrites: Callable[[Ahead], Iterator[int]],
     ) -> None:
         super().__init__()
         self.core = core
@@ -55,7 +57,9 @@ class Replication(Rule):
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
         self._held = held  # partitions that this node is not to demand yet
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
+        self._large_in = partial(large_in, partition=core.replica.partition)
         self._hear = hear  # something of an era was heard of
+        self._overwrites = overwrites  # note in pieces what a large write overwrites, before it counts
         self._turn: dict[Receivers, list[Shipped]] = {}
         self._large: list[tuple[Receivers, Shipped]] = []  # logged, and about to leave
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
@@ -137,13 +141,11 @@ class Replication(Rule):
         if batch.counts and not (batch.waiting or batch.lagging):
             self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
 
-    def _large_in(self, records: Sequence[r.Record]) -> list[r.Write]:
-        return large_in(records, self.core.replica.partition)
-
     def _work_out(self, batch: Batch) -> Iterator[int]:
         """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered."""
         batch.ahead, replica = {}, self.core.replica
-        for work in work_out(self._large_in(batch.records), batch.ahead, replica.fragments, replica.watch):
+        pieces = work_out(self._large_in(batch.records), batch.ahead, replica.fragments, replica.watch)
+        for work in chain(pieces, chain.from_iterable(map(self._overwrites, updates_of(batch.records, batch.ahead)))):
             yield work
             if self._batches.get(batch.sequence) is not batch:
                 return  # another map came, and what it brings goes in another batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -42,7 +42,6 @@ from rebalance.anew import Anew
 from rebalance.demander import Demander
 from rebalance.entropy import AntiEntropy
 from rebalance.going import all_stay
-from rebalance.ideal import finding_ideal
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
 from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
@@ -148,6 +147,7 @@ class Machines:
             held=self.demander.held,
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
+            overwrites=self.cuts.note,
         )
         self.demander.between_demands = self.replication.take_early
         self.mutations = Mutations(core)
@@ -233,12 +233,14 @@ class Machines:
                 h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p or h.number >= known
             ]
         node = core.node if core.serving else None
-        led = [local for local in moved if local.mine]
-        changed = [local for local in moved if local.place(topology.placements[local.number], node)]
+        led = [local for local in moved if local.role.leads]
+        placements = topology.placements
+        changed = [local for local in moved if local.place(placements[local.number], node)]
         if light:
             core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in led if not local.mine)
         self._keep_all()
-        promoted = [local for local in (changed if light else core.local) if local.role is Role.PROMOTING]
+        promoting = Role.PROMOTING
+        promoted = [local for local in (changed if light else core.local) if local.role is promoting]
         for local in promoted:
             local.since = topology.version.number
         self._taking = dict.fromkeys((local.number for local in promoted), core.now) | self._taking if light else {}
@@ -329,9 +331,12 @@ class Machines:
 
     def _regroup(self, new: NewMap) -> None:
         """Who is waited for, and who is not, in each partition that moved."""
-        self._groups = {}
+        self._groups, (needed, moving, receivers) = {}, NOBODY
         for local in new.moved:
-            self._group(local)
+            if local.role.leads:
+                self._group(local)
+            else:
+                local.needed, local.moving, local.receivers = needed, moving, receivers
 
     def _begin_again(self, new: NewMap) -> None:
         """A partition that was lost may begin again where a transfer had not ended."""
@@ -351,19 +356,7 @@ class Machines:
 
     def _prepare_affinity(self, _: NewMap) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
-        core, top = self.core, self.core.topology
-        assert top is not None
-        core.affinity_known = False
-        core.in_pieces(self._assign(top))
-
-    def _assign(self, topology: Topology) -> Iterator[int]:
-        core, asked = self.core, (topology.baseline, topology.domains, topology.partitions, topology.all_groups)
-        for work in finding_ideal(core.affinity, *asked):
-            yield work
-            now = core.topology
-            if now is None or (now.baseline, now.domains, now.partitions, now.all_groups) != asked:
-                return
-        core.affinity_known = True
+        self.core.find_ideal()
 
     def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
         """Requests that waited are taken like new ones, before those that came later."""

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import FragmentState, digest_of, entries_of
 from rebalance.partition import PartitionState
-from wal.ids import Fragment
+from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
 from wal.records import History, Outcome, Record, Update, Write
 
@@ -35,10 +35,11 @@ class Ahead:
     """One write, as far as it is worked out. `rows` and `deleted` are in the order of its keys.
 
     `before`: the digest of history where it is next, if it is known, and then `after` is what it will be. `newer`: of its
-    keys those that have something at least as new already; None: nobody has looked.
+    keys those that have something at least as new already; None: nobody has looked. `noted`: the cut for which it is noted
+    what it overwrites.
     """
 
-    __slots__ = ("after", "again", "before", "deleted", "digested", "newer", "rows", "weight", "write")
+    __slots__ = ("after", "again", "before", "deleted", "digested", "newer", "noted", "rows", "weight", "write")
 
     def __init__(self, write: Write, before: int | None = None) -> None:
         self.write = write
@@ -48,6 +49,7 @@ class Ahead:
         self.digested: list[bytes] = []  # what the digest takes in, key by key
         self.weight = 0
         self.newer: dict[bytes, None] | None = None
+        self.noted: Era = NO_ERA
         self.again: dict[bytes, None] = {}  # what a transfer has brought of them since it was looked
 
     def pieces(self) -> Iterator[int]:
@@ -218,3 +220,11 @@ def large_in(records: Sequence[Record], partition: Callable[[int], PartitionStat
             prepared = partition(record.partition).prepared.get(record.tx)
             writes += prepared.writes if prepared is not None else ()
     return [write for write in writes if len(write.keys) > LARGE_KEYS]
+
+
+def updates_of(records: Sequence[Record], known: AllAhead) -> Iterator[Ahead]:
+    """Of what is worked out of some records that which is decided with them; of what era an outcome is, only it says."""
+    for record in records:
+        for write in record.writes if isinstance(record, Update) else ():
+            if (ahead := known.get((write.fragment, write.start))) is not None:
+                yield ahead

@@ -17,6 +17,7 @@ from engine.turn.events import Task
 from engine.turn.settings import Settings
 from engine.turn.turns import Maps
 from rebalance.affinity import Affinity, assign
+from rebalance.ideal import finding_ideal
 from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
@@ -135,6 +136,22 @@ class Core:
         """The next map is there."""
         self.maps.note(self.now if self.frozen else None, light=topology.fence != NO_VERSION)
         self.frozen = False
+
+    def find_ideal(self) -> None:
+        """Find out in pieces where the copies of the committed map should be; `affinity_known` says when that is known."""
+        self.affinity_known = False
+        pieces = self._finding_ideal(self.topology)
+        self.resume(lambda: self.in_pieces(pieces))
+
+    def _finding_ideal(self, topology: Topology | None) -> Iterator[int]:
+        assert topology is not None
+        asked = (topology.baseline, topology.domains, topology.partitions, topology.all_groups)
+        for work in finding_ideal(self.affinity, *asked):
+            yield work
+            now = self.topology
+            if now is None or (now.baseline, now.domains, now.partitions, now.all_groups) != asked:
+                return
+        self.affinity_known = True
 
     def place(self, namespace: Namespace, key: bytes) -> int:
         """The partition of a key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -13,8 +14,9 @@ from engine.data.kept import FOLDED_MAX, Kept
 from engine.state.ahead import LARGE_KEYS
 from engine.state.store import GONE, CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
+from tests.support.probes import heard
 from wal import records as r
-from wal.ids import Era
+from wal.ids import NO_ERA, Era
 
 NAME = ("acc", 0)
 KEYS = (b"a", b"b", b"c")
@@ -31,6 +33,8 @@ class Copy:
         self.counter = 0
         self.issued: list[r.Write] = []  # they do not count yet
         self.prepared: list[tuple[r.Write, Era]] = []  # nobody else writes their keys
+        self.noting: dict[int, Iterator[int]] = {}  # of what is issued, by start
+        self.noted: dict[int, Era] = {}
         self.cuts: list[Era] = []
         self.image: CheckpointImage | None = None  # that is being written
 
@@ -45,6 +49,16 @@ class Copy:
         else:
             self.issued.append(write)
 
+    def note(self, at: int, pieces: int) -> None:
+        """Note some of what a write will overwrite; it may be a newer cut's when that begins, or nobody's any more."""
+        write = self.issued[at % len(self.issued)]
+        if write.start not in self.noted:
+            for _ in islice(self.noting.setdefault(write.start, self._note(write)), pieces):
+                pass
+
+    def _note(self, write: r.Write) -> Iterator[int]:
+        self.noted[write.start] = yield from self.kept.note(NAME, write.keys)
+
     def count(self, at: int) -> None:
         self._apply(self.issued.pop(at % len(self.issued)), self.era)
 
@@ -52,7 +66,7 @@ class Copy:
         self._apply(*self.prepared.pop(at % len(self.prepared)))
 
     def _apply(self, write: r.Write, era: Era) -> None:
-        self.kept.keep(NAME, write.keys, era)
+        self.kept.keep(NAME, write.keys, era, self.noted.get(write.start, NO_ERA))
         for number, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
             entry = Entry(1, number, value)
             self.versions[key].append((era, entry))
@@ -118,6 +132,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["count", "commit"]), st.integers(0, 9)),
         st.tuples(st.sampled_from(["begin", "read", "checkpoint"])),
         st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("note"), st.integers(0, 9), st.integers(1, 4)),
     ),
     max_size=40,
 )
@@ -142,6 +157,8 @@ def _go_through(steps: list[tuple[object, ...]]) -> None:
                 copy.read()
             case ("checkpoint",):
                 copy.checkpoint(at_step)
+            case ("note", int(at), int(pieces)) if copy.issued:
+                copy.note(at, pieces)
             case ("count", int(at)) if copy.issued:
                 copy.count(at)
             case ("commit", int(at)) if copy.prepared:
@@ -197,6 +214,26 @@ def test_what_very_many_rows_had_weighs_when_it_was_read() -> None:
     assert max(kept.read()) <= 1_000
     assert not kept.has_unread()
     assert kept.bytes > 1_000 * LARGE_KEYS
+
+
+def test_what_is_noted_for_a_cut_is_not_looked_at_again_for_it() -> None:
+    store = LayeredStore(MemoryStore())
+    kept = Kept(store)
+    keys = [b"%d" % number for number in range(LARGE_KEYS + 1)]
+    kept.begin((1, 1))
+    found: list[Era] = []
+
+    def note() -> Iterator[int]:
+        found.append((yield from kept.note(NAME, keys)))
+
+    assert max(note()) <= 500
+    assert found == [(1, 1)]
+    with heard() as reached:
+        kept.keep(NAME, keys, (1, 1), (1, 1))
+        assert not reached
+        kept.begin((1, 2))
+        kept.keep(NAME, keys, (1, 2), (1, 1))
+    assert reached == ["cut.kept_at_once"]
 
 
 def test_what_very_many_rows_had_is_read_where_it_lies_until_a_checkpoint_is_finished(

@@ -71,6 +71,7 @@ class Primary:
             held=(),
             compare=lambda _: None,
             hear=lambda _: None,
+            overwrites=lambda _: iter(()),
         )
 
     def ship(self, *operations: Noted) -> None:
