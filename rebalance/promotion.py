@@ -37,6 +37,8 @@ from wal.probe import probe
 PIECE_WORK = 500
 FINISH_WORK = 4
 """Of beginning an epoch, beside what each fragment takes."""
+EPOCH_WORK = 3
+"""That: it is to be stored anew, and a checkpoint that is being written has it as it was."""
 
 KEPT_AT_ONCE = 2_000
 """Keys of one record, of those whose rows stay what they are."""
@@ -125,13 +127,9 @@ class Promotion(Rule):
         self._unasked = deque(self._waiting)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
         self.alarm.at = self._ask_at if self._waiting else NEVER
-        if self._going_on:
-            return
-        if self.core.work < WORK_MAX:
-            self._go_on()
-        else:  # the map was a turn's work
-            self._going_on = True
-            self.core.resume(self._go_on)
+        if not self._going_on:
+            self._going_on = self.core.work >= WORK_MAX  # the map was a turn's work
+            self.core.resume(self._go_on) if self._going_on else self._go_on()
 
     def _go_on(self) -> None:
         """Finish the next partitions that have nobody to ask, and ask about the next of the others."""
@@ -140,7 +138,7 @@ class Promotion(Rule):
         work = 0
         while self._alone and work < PIECE_WORK:
             local = self._alone.popleft()
-            work += FINISH_WORK + len(partition(local.number).fragments)
+            work += FINISH_WORK + EPOCH_WORK * len(partition(local.number).fragments)
             self._finish(local, {})
             work += work_of_prepared(partition(local.number))
         by_survivor: dict[NodeId, list[CopyTail]] = {}
@@ -225,7 +223,7 @@ class Promotion(Rule):
             if number in self._waiting:
                 self._finish_if_complete(number)
             state = self.core.replica.partition(number)
-            yield FINISH_WORK + len(state.fragments) + work_of_prepared(state)
+            yield FINISH_WORK + EPOCH_WORK * len(state.fragments) + work_of_prepared(state)
 
     def _finish_if_complete(self, number: int) -> None:
         """Take what the survivors have, once all have answered; what is large of it is worked out before."""

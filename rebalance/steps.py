@@ -19,7 +19,7 @@ Within it a partition's primary and epoch are told by its placement: a copy heed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -246,14 +246,26 @@ def movable(
     return found
 
 
-def moving_in(topology: Topology) -> int:
-    """How many copies are not in sync, on nodes that are here, and not set aside."""
+def moving_in(topology: Topology, before: Topology | None = None, counted: int = 0) -> int:
+    """How many copies are not in sync, on nodes that are here, and not set aside. Of the map `before` that many were."""
     here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
-    return sum(
-        len(here.intersection(p.owners).difference(p.in_sync))
-        for p in topology.placements
-        if len(p.owners) != len(p.in_sync) and not p.lost
-    )
+
+    def moving(placements: Iterable[Placement]) -> int:
+        return sum(
+            len(here.intersection(p.owners).difference(p.in_sync))
+            for p in placements
+            if len(p.owners) != len(p.in_sync) and not p.lost
+        )
+
+    now = topology.placements
+    if before is None or len(before.placements) != len(now) or _who_is_here(before) != _who_is_here(topology):
+        return moving(now)
+    changed = [(p, q) for p, q in zip(before.placements, now, strict=True) if p is not q]
+    return counted + moving(q for _, q in changed) - moving(p for p, _ in changed)
+
+
+def _who_is_here(topology: Topology) -> tuple[object, ...]:
+    return topology.members, topology.aside
 
 
 def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving: int, most: int) -> bool:

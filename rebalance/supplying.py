@@ -27,7 +27,7 @@ BATCH_WORK = 1_000
 
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
-LOOK_WORK = 2
+LOOK_WORK = 5
 ROWS_WEIGHED = 16
 
 

@@ -382,13 +382,10 @@ def what_changed(before: Topology | None, after: Topology) -> str:
     if before.migrations != after.migrations:
         paused, limit = after.migrations.paused, after.migrations.bytes_per_second
         said.append(f"migrations paused: {paused}, limited to {f'{limit} bytes/s' if limit else 'nothing'}")
-    primaries = in_sync = lost = 0
-    for p, q in zip(before.placements, after.placements, strict=False):
-        if q.lost:
-            lost += 1
-        if p.version != q.version:
-            primaries += p.lost is not q.lost or (not q.lost and p.owners[0] != q.owners[0])
-            in_sync += p.in_sync != q.in_sync
+    both = [(p, q) for p, q in zip(before.placements, after.placements, strict=False) if p.version != q.version]
+    primaries = [p.lost is not q.lost or (not q.lost and p.owners[0] != q.owners[0]) for p, q in both].count(True)
+    in_sync = [p.in_sync != q.in_sync for p, q in both].count(True)
+    lost = [q.lost for q in after.placements[: len(before.placements)]].count(True)
     if primaries:
         said.append(f"primaries moved: {primaries}")
     if in_sync:

@@ -154,8 +154,9 @@ class Vouching:
     def switch(self, lives: Mapping[NodeId, Awaited], moved: Iterable[LocalPartition]) -> None:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
         core = self.core
-        others = [local for local in moved if local.number in self.pending]
-        for local in others if lives == self._lives else [core.local[number] for number in self.pending]:
+        if lives != self._lives:
+            moved = [core.local[number] for number in self.pending]
+        for local in [local for local in moved if local.number in self.pending] if self.pending else ():
             for node in list(self.pending[local.number]):
                 awaited = local.mine and node in local.placement.owners and node not in local.placement.in_sync
                 if not awaited or self._lives.get(node) != lives.get(node):

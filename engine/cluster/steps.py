@@ -200,7 +200,7 @@ class Steps(Rule):
         """How many copies are not in sync, on nodes that are here."""
         topology = self.core.topology
         if topology is not None and self._moving[0] is not topology:
-            self._moving = topology, moving_in(topology)
+            self._moving = topology, moving_in(topology, *self._moving)
             self._most = max(self._most, self._moving[1]) if self._moving[1] else 0
         return self._moving[1]
 
@@ -239,6 +239,7 @@ class Steps(Rule):
         assert core.topology is not None
         self._resend_at = core.now + core.settings.retransmit_ms * MS
         self.alarm.by(self._resend_at)
+        core.work += len(attempt.step.placements)
         voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
         core.send(voters, ProposeStep(attempt.ballot, attempt.step))
 

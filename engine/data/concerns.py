@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
+from rebalance.promotion import EPOCH_WORK
 from wal import records as r
 
 _OF_ONE = frozenset((r.Prepare, r.Outcome))
@@ -31,6 +32,8 @@ def work_of(record: r.Record) -> int:
     elif kind is r.Outcome:
         ranges = record.ranges  # type: ignore[union-attr]
         keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)
+    elif kind is r.EpochStart:
+        return 2 + EPOCH_WORK * len(record.firsts)  # type: ignore[union-attr]
     else:
         return 2
     if keys < KEYS_OF_WORK:

@@ -125,8 +125,7 @@ class Replication(Rule):
             self._batches[batch.sequence] = batch
         if targets:
             self._say(targets, batch)
-            batch.since = core.attentive
-            batch.patience = core.settings.retransmit_ms * MS
+            batch.since, batch.patience = core.attentive, core.settings.retransmit_ms * MS
             batch.due = core.now + batch.patience
             self.alarm.by(batch.due)
             if batch.lagging:
@@ -300,9 +299,10 @@ class Replication(Rule):
                     operation.abandoned()
         core.replica.ahead = {}
         for (receivers, acked_by, counts), operations in regrouped.items():
-            for piece in pieces_of([o for o in operations if counts or not self._large_in(o.records)]):
+            large = [] if counts else [o for o in operations if self._large_in(o.records)]
+            for piece in pieces_of([o for o in operations if o not in large] if large else operations):
                 self._dispatch(piece, receivers, dict.fromkeys(acked_by), counts=counts)
-            for operation in [o for o in operations if not counts and self._large_in(o.records)]:
+            for operation in large:
                 self._dispatch([operation], receivers, dict.fromkeys(acked_by), counts=False, large=True)
 
     # Copies.

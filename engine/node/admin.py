@@ -24,6 +24,8 @@ from rebalance.table import Topology
 from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name
 
 DIGITS_MAX = 5
+COUNTED_OF_WORK = 8
+"""So many partitions of a map are as much work to count as one thing that is decided."""
 CONTENTS_MAX = 4_096
 """Each digest of contents is a read of the store."""
 
@@ -161,6 +163,7 @@ class Administration:
         lags = node.replication.lags_ms()
         if self._counts is None or self._counts.topology is not topology:
             self._counts = MapCounts(topology)
+            core.work += len(topology.placements) // COUNTED_OF_WORK
         counts = self._counts
         return {
             "cluster": topology.cluster,

@@ -339,9 +339,9 @@ class Machines:
                 local.needed, local.moving, local.receivers = needed, moving, receivers
 
     def _begin_again(self, new: NewMap) -> None:
-        """A partition that was lost may begin again where a transfer had not ended."""
+        """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so."""
         core, known = self.core, self.core.replica.partitions
-        for local in new.promoted:
+        for local in new.promoted if core.topology is not None and core.topology.interventions else ():
             fragments = known[local.number].fragments if local.number in known else {}
             for namespace, fragment in list(fragments.items()):
                 if fragment.loading:

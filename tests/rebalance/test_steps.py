@@ -50,6 +50,10 @@ def test_copies_that_come_together_come_to_count_together() -> None:
     topology = moving(24)
     vouched = [(number, "n3") for number in range(24)]
     assert moving_in(topology) == 24
+    fewer = (*topology.placements[:5], *(msgspec.structs.replace(p, in_sync=p.owners) for p in topology.placements[5:]))
+    after = msgspec.structs.replace(topology, placements=fewer)
+    assert moving_in(after, topology, 24) == moving_in(after) > 0
+    assert moving_in(topology, after, moving_in(after)) == 24
     due = [count for count in range(1, 25) if worth_a_step(topology, vouched[:count], 24, 24)]
     assert due == list(range(24 // STEPS, 25)), "a sixth of them is worth a step"
     assert worth_a_step(topology, vouched[:1], 1, 24), "the last one waits for nobody"

@@ -48,6 +48,7 @@ from rebalance.lives import Life
 from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
 from rebalance.ports import WORK_MAX
+from rebalance.promotion import EPOCH_WORK
 from rebalance.steps import Step
 from tests.sim.costs import Costs, CountingStore, Modelled
 from tests.sim.draws import Draws
@@ -218,6 +219,42 @@ def test_no_turn_walks_over_all_fragments() -> None:
     calls = Calls()
     _returned(128, 128, wiped=False, costs=calls)
     assert calls.most <= FRAGMENT_CALLS_MAX, calls.over
+
+
+class Begun:
+    """`tests.sim.costs.Costs`: for nothing, and how many fragments began an epoch in the turn in which most did."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._begun = 0
+
+    def begin(self, *_: object) -> None:
+        """One does."""
+        self._begun += 1
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        self._begun = 0
+        effects = node.turn(now, events)
+        self.most = max(self.most, self._begun)
+        return effects, 0
+
+
+def test_many_fragments_begin_an_epoch_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whoever comes to lead them and on the copies: each is to be stored anew, as it was and as it is."""
+    begun, begin_epoch = Begun(), FragmentState.begin_epoch
+
+    def begin(fragment: FragmentState, epoch: int, first: int) -> list[Write]:
+        begun.begin()
+        return begin_epoch(fragment, epoch, first)
+
+    monkeypatch.setattr(FragmentState, "begin_epoch", begin)
+    with World(Draws(1), Settings(cluster="sim", partitions=64, backups=2), costs=begun) as world:
+        _cluster(world, 64, 128)
+        begun.most = 0
+        world.machines["n3"].stop("killed", process_only=True)
+        assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(NODES[:2]), at_most=60 * SECOND)
+    assert 0 < begun.most <= 2 * WORK_MAX // EPOCH_WORK
 
 
 class Demands(Observer):

@@ -19,6 +19,7 @@ from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Operation
+from rebalance.promotion import EPOCH_WORK
 from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
 from wal import records as r
@@ -340,3 +341,4 @@ def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
     for record in (r.Update(halves), r.Prepare(TX, 0, 1, halves, [], [0], 0), ended):
         assert work_of(record) == 2 + 200 // KEYS_OF_WORK
     assert work_of(r.NoOp(0, 1, [])) == 2
+    assert work_of(r.EpochStart(0, 2, [(f"n{number}", 1) for number in range(256)])) == 2 + 256 * EPOCH_WORK
