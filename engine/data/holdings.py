@@ -7,6 +7,13 @@ transactions.
 
 A transaction may hold a hundred thousand keys in thousands of partitions, and ends partition by partition: so what it
 holds is kept by partition, and nothing here walks all keys to find those of one.
+
+From its last vote on a commit is certain: nothing else can come of it, whoever fails (`engine.transactions.coordinator`).
+What is left is to tell the copies. Who stands in line for a key need not wait for that, too: as soon as the outcome is in
+the log and on its way, the key is *handed on*, and its next owner reads what the commit has written. Until the outcome
+counts, such a key is in doubt as before, for everybody else: it is not read beside its owner, and no single write has it,
+nor who takes what is free, even if nobody has it. And its next owner ends nothing: whatever it is to vote on waits until
+then (`rests_on`), so that no copy ever has two transactions in doubt of which one rests on the other.
 """
 
 from __future__ import annotations
@@ -17,12 +24,17 @@ from itertools import chain, islice, repeat, starmap
 from operator import eq
 from typing import NamedTuple, TypeAlias
 
+from engine.state.store import Entry
 from wal.ids import Namespace, TxId
 
 Key = tuple[Namespace, bytes]
 Place: TypeAlias = Callable[[Namespace, bytes], int]
 Places: TypeAlias = Callable[[Collection[Key]], Sequence[int]]
 """In which partition each of some keys lies."""
+Written: TypeAlias = Callable[[Key], Entry | None]
+"""What a transaction writes to a key, if it does."""
+Resumed: TypeAlias = Callable[[bool], None]
+"""Told whether an outcome counts; else its partition is another node's to lead by now."""
 MANY_KEYS = 64
 """So many keys that nobody has are taken together, or pinned and let go of by who has them, at a fifth of what it costs
 one by one."""
@@ -34,6 +46,27 @@ class Who(NamedTuple):
     label: str
     since: int
     session: int = 0
+
+
+class Passing:
+    """The end of a transaction in one partition, while its outcome is on its way: the keys of it that were `handed` on, and
+    who waits until it counts."""
+
+    __slots__ = ("behind", "handed", "tx", "written")
+
+    def __init__(self, tx: TxId, written: Written) -> None:
+        self.tx = tx
+        self.written = written
+        self.handed: list[Key] = []
+        self.behind: list[Resumed] = []
+
+
+class Handed(NamedTuple):
+    """A key that was handed on: by whom, and as what."""
+
+    by: TxId
+    passing: Passing
+    entry: Entry
 
 
 class Holdings:
@@ -51,6 +84,8 @@ class Holdings:
         self._owners: dict[int, dict[TxId, None]] = {}  # who holds something in a partition
         self._pinned: dict[Key, bool] = {}  # of owners; True: of a vote, so that nobody may be told the key's value
         self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
+        self.passing: dict[TxId, dict[int, Passing]] = {}  # whose commits are certain, and do not count yet; by partition
+        self.handed: dict[Key, Handed] = {}  # what others have of these by now
         self._who: dict[TxId, Who] = {}
         self._lease: dict[TxId, int] = {}
 
@@ -70,7 +105,9 @@ class Holdings:
         return all(map(eq, map(self._owner.get, keys), repeat(owner)))
 
     def owned(self, key: Key) -> TxId | None:
-        """The transaction that may write a key."""
+        """The transaction that may write a key, or that has written it and handed it on, while it is in doubt for that."""
+        if self.handed and (handed := self.handed.get(key)) is not None:
+            return handed.by
         return self._owner.get(key)
 
     def keys_of(self, owner: TxId) -> list[Key]:
@@ -82,8 +119,8 @@ class Holdings:
         return list(self._keys.get(owner, {}).get(partition, ()))
 
     def is_owner(self, owner: TxId) -> bool:
-        """Whether a transaction holds anything."""
-        return owner in self._keys
+        """Whether a transaction holds anything, or what it held is in doubt."""
+        return owner in self._keys or owner in self.passing
 
     def owners_in(self, partition: int) -> Iterable[TxId]:
         """The transactions that hold keys of a partition."""
@@ -129,11 +166,13 @@ class Holdings:
 
     def ends_by_itself(self, key: Key) -> bool:
         """Whether an outcome that is yet to come releases a key, whatever any client does."""
-        return key in self._pinned or any(self._sharing.get(key, {}).values())
+        if key in self._pinned or any(self._sharing.get(key, {}).values()):
+            return True
+        return key in self.handed and key not in self._owner and key not in self._sharing
 
     def in_doubt(self, key: Key) -> bool:
-        """Whether a transaction that writes the key voted, and its outcome is open."""
-        return self._pinned.get(key, False)
+        """Whether a transaction that writes the key voted, and its outcome does not count yet."""
+        return self._pinned.get(key, False) or key in self.handed
 
     def keys_in_doubt(self, partition: int) -> Iterable[Key]:
         """The keys of a partition that are written by transactions that voted and whose outcome is open."""
@@ -277,12 +316,62 @@ class Holdings:
             self._is_out_of(owner, number)
 
     def _no_longer_doubt(self, number: int, keys: Iterable[Key]) -> None:
-        """Keys of a partition are in doubt no more."""
+        """Keys of a partition are in doubt no more, but for what was handed on."""
         doubtful = self._doubtful[number]
         for key in keys:
-            del doubtful[key]
+            if key not in self.handed:
+                del doubtful[key]
         if not doubtful:
             del self._doubtful[number]
+
+    # Commits that are certain.
+
+    def pass_on(self, owner: TxId, tx: TxId, number: int, written: Written) -> None:
+        """The commit of a transaction is certain, and on its way to the copies of a partition: what it has `written` there
+        may be handed on, until it has `passed`. Of two that have one owner, as no client should have, only of one."""
+        self.passing.setdefault(owner, {}).setdefault(number, Passing(tx, written))
+
+    def passed(self, owner: TxId, tx: TxId, number: int) -> Passing | None:
+        """It counts now, or never will here: what was handed on is in doubt for it no more."""
+        mine = self.passing.get(owner, {})
+        passing = mine.get(number)
+        if passing is None or passing.tx != tx:
+            return None
+        del mine[number]
+        if not mine:
+            del self.passing[owner]
+        for key in passing.handed:
+            del self.handed[key]
+            if not self._pinned.get(key):
+                self._no_longer_doubt(number, (key,))
+        return passing
+
+    def rests_on(self, owner: TxId, keys: Iterable[Key]) -> Passing | None:
+        """What a transaction that has some of these keys must not be ahead of, if there is anything."""
+        handed = self.handed
+        mine = (handed[key].passing for key in keys if key in handed and self.holds(owner, key)) if handed else ()
+        return next(iter(mine), None)
+
+    def _may_be_handed_on(self, key: Key) -> bool:
+        """Whether the commit is certain by which the owner of a key has written it."""
+        return self._as_passed(self._owner[key], key) is not None
+
+    def _as_passed(self, owner: TxId, key: Key) -> Entry | None:
+        if owner not in self.passing or not self._pinned.get(key):
+            return None
+        passing = self.passing[owner].get(self._place(*key))
+        return passing.written(key) if passing is not None else None
+
+    def _hand_on(self, key: Key) -> None:
+        """Its owner has a key no more; it is in doubt for it."""
+        owner, number = self._owner[key], self._place(*key)
+        entry = self._as_passed(owner, key)
+        assert entry is not None, f"{key} is handed on by {owner.hex()}, whose commit is not certain"
+        passing = self.passing[owner][number]
+        self._let_go(owner, key)
+        self._doubtful.setdefault(number, {})[key] = None
+        self.handed[key] = Handed(owner, passing, entry)
+        passing.handed.append(key)
 
     def _is_out_of(self, owner: TxId, number: int) -> None:
         """It has nothing in a partition any more."""

@@ -86,7 +86,7 @@ class Locking(Rule):
             free = [key for key in keys if self.locks.try_all(request.owner, [key]) is None]
 
         def answer() -> None:
-            values = values_of(core, request)
+            values = values_of(core, request, handed=self.locks.handed)
             for at in range(len(values.values) if len(free) < len(keys) else 0):
                 if not has(request.owner, keys[at]):
                     values.values[at] = (SKIPPED, 0, None)
@@ -100,7 +100,8 @@ class Locking(Rule):
             who = Who(request.label, core.now, session)
             until, shared, holding = core.now + timeout * MS, request.shared, request.holding
             granted = partial(self._granted, session, request, needed, answer, asked=core.turns)
-            self.locks.wait_all(request.owner, free, until, granted, expired, shared=shared, who=who, holding=holding)
+            waits = self.locks.wait_all
+            waits(request.owner, free, until, granted, expired, shared=shared, who=who, holding=holding, early=True)
         else:
             self.reads.confirm(needed, session, request, answer)
 

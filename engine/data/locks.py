@@ -6,7 +6,8 @@ died), or the partition changes its primary; unless it is pinned (`engine.data.h
 Whoever must wait is served in order, readers beside each other: no reader passes a writer who waits, so that neither
 starves. Only a reader who wants to write what it reads stands before all others, since nobody behind it could go on
 without it; it has the key when it is its only reader. Two of these wait for each other, and one must give way. And a
-writer who holds other keys passes some of those who hold nothing (`engine.data.lines`).
+writer who holds other keys passes some of those who hold nothing (`engine.data.lines`). Who waits `early` may have a key
+as soon as the commit of its owner is certain, others when it counts.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
 from heapq import heappop, heappush
-from itertools import filterfalse, islice
+from itertools import filterfalse
 
-from engine.data.holdings import MANY_KEYS, Holdings, Key, Place, Places, Who
+from engine.data.holdings import MANY_KEYS, Key, Place, Places, Who, Written
 from engine.data.lines import Line
-from engine.data.waiter import Acked, Ring, Waiter, named
+from engine.data.waiter import Acked, Ring, Waiter
+from engine.data.waiting import Waiting
 from rebalance.rule import NEVER
 from wal.ids import TxId
 
@@ -30,15 +32,12 @@ RELEASED_MAX = 1_000
 """Keys that a transaction which is given up releases in one piece."""
 
 
-class LockTable(Holdings):
+class LockTable(Waiting):
     """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
 
     def __init__(self, place: Place, places: Places | None = None) -> None:
         super().__init__(place, places)
-        self._waiting: dict[Key, Line[Waiter]] = {}
         self._pending: dict[Key, int] = {}  # single writes under way; they hold a key together
-        self._waiters: dict[Waiter, None] = {}
-        self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
         self.began: list[TxId] = []  # who has begun to wait since somebody looked for circles
         self.gave_up = False  # somebody who waited, since then
         self.acked: Acked | None = None  # while what counts lets go of keys, for whoever has them now
@@ -49,16 +48,17 @@ class LockTable(Holdings):
 
     @property
     def idle(self) -> bool:
-        """No transaction holds or awaits any key."""
-        return not self._owner and not self._sharing and not self._waiting
+        """No transaction holds or awaits any key, and none is in doubt."""
+        return not (self._owner or self._sharing or self._waiting or self.handed)
 
     def busy(self, key: Key) -> bool:
         """Whether a single write of the key would have to wait for a transaction."""
-        return key in self._owner or key in self._sharing or key in self._waiting
+        return key in self._owner or key in self._sharing or key in self._waiting or key in self.handed
 
     def busy_any(self, keys: Collection[Key]) -> bool:
         """Whether a single write of any of some keys would have to wait for a transaction."""
-        return any(any(map(those.__contains__, keys)) for those in (self._owner, self._sharing, self._waiting) if those)
+        held = (self._owner, self._sharing, self._waiting, self.handed)
+        return any(any(map(those.__contains__, keys)) for those in held if those)
 
     def pend(self, key: Key) -> None:
         """A single write of the key is under way."""
@@ -100,13 +100,14 @@ class LockTable(Holdings):
         return None
 
     def _known(self, keys: dict[Key, TxId]) -> set[Key]:
-        """Those of some keys that anybody has, awaits or writes."""
+        """Those of some keys that anybody has, has handed on, awaits or writes."""
         asked = keys.keys()
         return (
             asked & self._owner.keys()
             | asked & self._sharing.keys()
             | asked & self._waiting.keys()
             | asked & self._pending.keys()
+            | asked & self.handed.keys()
         )
 
     def wait_all(
@@ -120,12 +121,14 @@ class LockTable(Holdings):
         shared: bool = False,
         who: Who | None = None,
         holding: bool = False,
+        early: bool = False,
     ) -> None:
         """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
         Who gives up has none of them, but for reading what it read before: a timeout is no grant, not even of a part.
+        `early`: what is handed on will do.
         """
-        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding)
+        waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding, early=early)
         self._stand(waiter, keys)
         if waiter.missing:
             self._begin_to_wait(waiter)
@@ -172,7 +175,7 @@ class LockTable(Holdings):
             self._take_new(owner, new)
             waiter.taken.extend(new)
         for key in wanted:
-            if key not in held and key not in sharing and key not in self._waiting and key not in self._pending:
+            if not (key in held or key in sharing or key in self._waiting or key in self._pending or key in self.handed):
                 self._take(owner, key, shared=shared)  # how it nearly always is
                 waiter.taken.append(key)
                 continue
@@ -181,28 +184,33 @@ class LockTable(Holdings):
                 continue
             if reads:
                 waiter.raised[key] = False
-            if self._at_once(owner, key, shared=shared):
+            if self._at_once(owner, key, shared=shared, early=waiter.early):
                 self._give(waiter, key)
                 continue
             self._waiting.setdefault(key, Line()).join(waiter, raising=reads)
             waiter.missing[key] = None
 
-    def _free(self, owner: TxId, key: Key, *, shared: bool) -> bool:
-        """Whether nobody who has the key stands in the way of a transaction."""
+    def _free(self, owner: TxId, key: Key, *, shared: bool, early: bool = False) -> bool:
+        """Whether nobody who has the key stands in the way of a transaction, which may have it `early`."""
+        if not early and key in self.handed:
+            return False
         if (held := self._owner.get(key)) is not None:
-            return held == owner
+            return held == owner or (early and self._may_be_handed_on(key))
         if key in self._pending:
             return False
         others = self._sharing.get(key)
         return shared or others is None or (len(others) == 1 and owner in others)
 
-    def _at_once(self, owner: TxId, key: Key, *, shared: bool) -> bool:
+    def _at_once(self, owner: TxId, key: Key, *, shared: bool, early: bool = False) -> bool:
         """Whether a transaction need not wait for a key: neither for whoever has it, nor in line, unless it has it, too."""
-        if key not in self._owner and key not in self._waiting and key not in self._sharing:
+        if not (key in self._owner or key in self._waiting or key in self._sharing or key in self.handed):
             return key not in self._pending  # how it nearly always is
-        return self._free(owner, key, shared=shared) and (key not in self._waiting or self.holds(owner, key))
+        free = self._free(owner, key, shared=shared, early=early)
+        return free and (key not in self._waiting or self.holds(owner, key))
 
     def _give(self, waiter: Waiter, key: Key) -> None:
+        if self._owner.get(key, waiter.owner) != waiter.owner:
+            self._hand_on(key)
         self._take(waiter.owner, key, shared=waiter.shared)
         if key in waiter.raised:
             waiter.raised[key] = True
@@ -254,6 +262,16 @@ class LockTable(Holdings):
         self._release(owner, self.keys_of(owner) if keys is None else keys)
         self.acked = None
 
+    def certain(self, owner: TxId, tx: TxId, number: int, written: Written, acked: Acked | None) -> None:
+        """The commit of a transaction is certain, and on its way to the copies of a partition: who stands in line has of it
+        what it has `written` there. `acked`: by what all in-sync copies have answered, as far as that is known."""
+        self.pass_on(owner, tx, number, written)
+        self.acked = acked
+        for key in self.keys_in(owner, number):
+            if key in self._waiting:
+                self._grant(key)
+        self.acked = None
+
     def _release(self, owner: TxId, mine: list[Key]) -> None:
         if len(mine) >= MANY_KEYS and self.may_write_all(owner, mine):
             self._let_go_all(owner, mine)
@@ -263,7 +281,7 @@ class LockTable(Holdings):
         for key in mine:
             if self._owner.get(key) == owner or self.holds(owner, key):
                 self._let_go(owner, key)
-                self._grant(key)
+            self._grant(key)
 
     def _grant(self, key: Key) -> None:
         """Let those have a key who wait for it, in order, as far as nothing is in their way any more."""
@@ -272,7 +290,7 @@ class LockTable(Holdings):
             if waiter.done:
                 self._leave(waiter, key)
                 continue
-            if not self._free(waiter.owner, key, shared=waiter.shared):
+            if not self._free(waiter.owner, key, shared=waiter.shared, early=waiter.early):
                 return
             self._leave(waiter, key, served=True)
             if key in waiter.raised and not self.holds(waiter.owner, key):
@@ -282,16 +300,6 @@ class LockTable(Holdings):
             self._give(waiter, key)
             if not waiter.missing and not waiter.coming:
                 self._has_all(waiter)
-
-    def _leave(self, waiter: Waiter, key: Key, *, served: bool = False) -> bool:
-        """Out of the line; whether it stood in it."""
-        line = self._waiting.get(key)
-        if line is None or not line.leave(waiter, served=served):
-            return False
-        del waiter.missing[key]
-        if not line:
-            del self._waiting[key]
-        return True
 
     # Time and topology.
 
@@ -331,24 +339,6 @@ class LockTable(Holdings):
                     silent.append(what)
         return silent
 
-    def _in_the_way(self, waiter: Waiter, now: int) -> str:
-        for key in waiter.missing:
-            owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
-            others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
-            if others:
-                label, since, _ = self._who.get(others[0], Who("", now))
-                who = named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
-                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-                return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
-        return "single writes that are under way"
-
-    def _no_longer_waits(self, waiter: Waiter) -> None:
-        del self._waiters[waiter]
-        mine = self._waiters_of[waiter.owner]
-        del mine[waiter]
-        if not mine:
-            del self._waiters_of[waiter.owner]
-
     def _give_up(self, waiter: Waiter, held: str, ring: Ring = ()) -> None:
         """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
         self._no_longer_waits(waiter)
@@ -370,61 +360,6 @@ class LockTable(Holdings):
         for waiter in waiters:
             self._give_up(waiter, held, ring)
 
-    def waiting(self, skip: int, most: int) -> list[tuple[TxId, Who | None]]:
-        """Some transactions that wait, and since when they have waited."""
-        waiters = islice(self._waiters_of.items(), skip, skip + most)
-        return [(owner, next(iter(mine)).who) for owner, mine in waiters]
-
-    def waits_at(self, owner: TxId) -> Who | None:
-        """Who waits here, and since when, if it does."""
-        return next((waiter.who for waiter in self._waiters_of.get(owner, ())), None)
-
-    def may_close_a_circle(self, owner: TxId) -> bool:
-        """Whether it waits here and holds something: here, or elsewhere as its client says. Others may wait for it."""
-        waiters = self._waiters_of.get(owner, ())
-        return bool(waiters) and (owner in self._keys or any(waiter.holding for waiter in waiters))
-
-    @property
-    def waiters(self) -> int:
-        """How many wait for something."""
-        return len(self._waiters)
-
-    def waits(self) -> Iterator[tuple[TxId, TxId, Key, bool]]:
-        """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
-
-        A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
-        the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
-        holders and waiters.
-        """
-        for key, line in self._waiting.items():
-            owner, readers = self._owner.get(key), list(self._sharing.get(key, ()))
-            holders = [owner] if owner is not None else readers
-            before: list[TxId] = []  # the readers that wait since the last writer; if there are none, that one
-            writer: list[TxId] = []
-            for waiter in line:
-                ahead = writer if waiter.shared else before
-                if owner is not None or key in waiter.raised or not (writer or waiter.shared):
-                    ahead = [*holders, *ahead]
-                for other in dict.fromkeys(ahead):
-                    if other != waiter.owner:
-                        yield waiter.owner, other, key, waiter.shared
-                if not waiter.shared:
-                    before = writer = [waiter.owner]
-                elif before is writer:
-                    before = [waiter.owner]
-                else:
-                    before.append(waiter.owner)
-
-    def waits_of(self, owner: TxId) -> Iterator[tuple[TxId, Key, bool]]:
-        """For whom a transaction waits here, where, and whether to read; those before it in line are left out."""
-        for waiter in self._waiters_of.get(owner, ()):
-            for key in waiter.missing:
-                held = self._owner.get(key)
-                readers = () if waiter.shared else self._sharing.get(key, ())
-                for other in (held,) if held is not None else readers:
-                    if other != owner:
-                        yield other, key, waiter.shared
-
     def give_way(self, owner: TxId, ring: Ring) -> None:
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
         self._give_up_all(owner, "", ring)
@@ -444,6 +379,11 @@ class LockTable(Holdings):
             for owner in list(self._owners[number]):
                 for key in self.keys_in(owner, number):
                     self._let_go(owner, key)
+        passing = [(o, each.tx, n) for o, mine in self.passing.items() for n, each in mine.items() if n in gone]
+        lost = [each for which in passing if (each := self.passed(*which)) is not None]
+        for each in lost:
+            for go_on in each.behind:
+                go_on(False)
         for key in [k for k in self._pending if self._place(*k) in gone]:
             del self._pending[key]
         for waiter in in_vain:

@@ -111,11 +111,8 @@ class Reads(Rule):
         numbers = dict.fromkeys(core.topology.places(request.namespace, request.keys[:KEYS_AT_ONCE]))
         core.work += len(numbers) // 2
         if request.stale:
-
-            def answer(age_ms: int) -> None:
-                self.desk.reply(session, values_of(core, request, age_ms))
-
-            if not self._answer_stale(session, request, numbers, answer):
+            reply = self.desk.reply
+            if not self._answer_stale(session, request, numbers, lambda ms: reply(session, values_of(core, request, ms))):
                 self.on_get(session, structs.replace(request, stale=False))
             return
         needed: dict[NodeId, None] = {}
@@ -272,13 +269,15 @@ class Reads(Rule):
         self.desk.reply(session, self.expiry.values_of(request) if request.expiry else values_of(core, request))
 
     def outcome_known(self, keys: list[Key]) -> None:
-        """Prepared keys have their outcome: whoever waited to read them may."""
+        """Prepared keys have their outcome: whoever waited to read them may, and at once, since they may soon be in doubt
+        again. This node was the primary after that was asked, and nobody but who had voted has written them since."""
         if not (self._behind or self._scans_behind):
             return  # how it nearly always is
+        answer = self.on_get if EXPIRIES in self.core.replica.namespaces else self._answer_get
         for key in keys:
             for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
                 if isinstance(request, Get):
-                    self.on_get(session, request)
+                    answer(session, request)
             for number in self._scans_behind.pop(key, []):
                 self.core.resume(partial(self._scan_on, number))
 

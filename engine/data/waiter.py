@@ -27,13 +27,14 @@ class Waiter:
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
     `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
-    `coming`: of very many keys it has not asked for the last ones yet.
+    `coming`: of very many keys it has not asked for the last ones yet. `early`: what is handed on will do.
     """
 
     __slots__ = (
         "coming",
         "deadline",
         "done",
+        "early",
         "expired",
         "granted",
         "holding",
@@ -57,8 +58,10 @@ class Waiter:
         shared: bool,
         who: Who | None = None,
         holding: bool = False,
+        early: bool = False,
     ) -> None:
         self.owner = owner
+        self.early = early
         self.who = who
         self.holding = holding
         self.keys = keys

@@ -24,9 +24,10 @@ recoveries at once, or a recovery and a slow coordinator, end the same way.
 So when the last vote is there a commit is certain, and its client is told (as in CockroachDB's parallel commits). This
 rests on three things. A vote is given when its prepare is on every in-sync copy, and only an outcome takes it from there.
 A no to recovery is for good: it comes under a later map than what the coordinator asked for, which nobody acts on any more.
-And nobody hears the outcome before the decision counts: as long as there is none, whoever was prepared still is, and no
-answer that recovery needs was forgotten. What a client held back (`prepare_only`) recovery aborts; of that only the
-decision is told, and an abort always is when it counts.
+And no participant hears the outcome before the decision counts: as long as there is none, whoever was prepared still is,
+and no answer that recovery needs was forgotten. Only who stands in line for a key does, which is handed on when its outcome
+is in the log of its primary (`engine.data.holdings`): what it makes of that waits until the outcome counts. What a client
+held back (`prepare_only`) recovery aborts; of that only the decision is told, and an abort always is when it counts.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
 from engine.protocol.operations import CONDITIONS
+from engine.state.store import Entry
 from engine.transactions.commits import reserved
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
@@ -37,6 +38,8 @@ from wal.probe import probe
 
 NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
+HANDED_ON_MAX = 64
+"""Who has written more keys in a partition hands them on when its outcome counts: each is looked for among all."""
 
 
 class Participant(Rule):
@@ -54,7 +57,8 @@ class Participant(Rule):
         self.voting: dict[tuple[TxId, int], None] = {}
         self.touching = Touching(core, writes, locking)
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
-        self._doubt_since: dict[tuple[TxId, int], tuple[int, int]] = {}  # since when; when its outcome was asked for
+        # Since when; when its outcome was asked for; the turn in which the copies were told of it, if it was this node's.
+        self._doubt_since: dict[tuple[TxId, int], tuple[int, int, int | None]] = {}
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
 
     # Prepare.
@@ -132,7 +136,7 @@ class Participant(Rule):
         core.log(prepare)
         self.owner_of[tx] = message.owner
         self.voting[(tx, number)] = None
-        self._doubt(tx, number, core.now)
+        self._doubt(tx, number, core.now, core.turns)
         records: list[r.Record] = [prepare]
         if message.origin is not None and number == message.decision:
             origin = structs.replace(message.origin, partition=number, epoch=local.epoch)
@@ -229,8 +233,24 @@ class Participant(Rule):
         ranges = [(w.namespace, w.start, w.delta) for w in prepare.writes]
         outcome = r.Outcome(prepare.tx, local.number, local.epoch, commit, ranges)
         self.core.log_unapplied(outcome)
+        if commit and self.locks.awaited:
+            self._hand_on(prepare)
         ended, stopped = partial(self._ended, outcome, era, self.core.turns), partial(self._not_ended, outcome)
         return Operation(local, [outcome], counted=ended, abandoned=stopped)
+
+    def _hand_on(self, prepare: r.Prepare) -> None:
+        """A commit is certain, and this node has its outcome in its log: who stands in line for what it writes has it now.
+
+        Not what expires, since nothing that is to be deleted then is known before the outcome counts. All copies have
+        answered what told them of the prepare, if this node did.
+        """
+        writes = prepare.writes
+        if sum([len(w.keys) for w in writes]) > HANDED_ON_MAX or any(w.namespace == EXPIRIES for w in writes):
+            return
+        number, (_, _, turn) = prepare.partition, self._doubt_since.get((prepare.tx, prepare.partition), (0, 0, None))
+        acked = Acked(number, turn) if turn is not None else None
+        owner = self.owner_of.get(prepare.tx, prepare.tx)
+        self.locks.certain(owner, prepare.tx, number, partial(_written_by, prepare), acked)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
         """The next primary learns the outcome from the decision record."""
@@ -248,7 +268,13 @@ class Participant(Rule):
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
         owner = self.owner_of.get(tx, tx)
-        self.release(owner, tx, self.locks.keys_in(owner, number), Acked(number, turn))
+        keys, acked = self.locks.keys_in(owner, number), Acked(number, turn)
+        if self.locks.passing and (passing := self.locks.passed(owner, tx, number)) is not None:
+            self.release(owner, tx, keys + passing.handed, acked)
+            for go_on in passing.behind:
+                core.resume(partial(go_on, True))  # who waits to read a key goes first: soon it may be in doubt again
+        else:
+            self.release(owner, tx, keys, acked)
         for node in self.ending.pop((tx, number), []):
             core.tell(node, Finished(core.fence, tx, [number]))
 
@@ -338,10 +364,10 @@ class Participant(Rule):
         """What has voted here, or is about to, and holds its locks as `owner`; each part with its partition."""
         return [(tx, number) for tx, number in self._doubt_since if self.owner_of.get(tx, tx) == owner]
 
-    def _doubt(self, tx: TxId, number: int, asked: int) -> None:
-        """From `asked` on, the outcome of a prepared transaction is awaited."""
-        since, _ = self._doubt_since.get((tx, number), (self.core.now, 0))
-        self._doubt_since[(tx, number)] = since, asked
+    def _doubt(self, tx: TxId, number: int, asked: int, turn: int | None = None) -> None:
+        """From `asked` on, the outcome of a prepared transaction is awaited, of which the copies were told in a turn."""
+        since, _, turn = self._doubt_since.get((tx, number), (self.core.now, 0, turn))
+        self._doubt_since[(tx, number)] = since, asked, turn
         due = asked + self.core.settings.in_doubt_ms * MS
         self.alarm.by(due)
 
@@ -350,7 +376,7 @@ class Participant(Rule):
         core = self.core
         self.alarm.off()
         overdue = core.settings.in_doubt_ms * MS
-        for (tx, number), (_, asked) in list(self._doubt_since.items()):
+        for (tx, number), (_, asked, _) in list(self._doubt_since.items()):
             if self.alarm.is_due(asked + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
                 if prepare is None:  # its end was in the log already when this node began to lead in another epoch
@@ -380,6 +406,15 @@ def _means_something(message: PrepareParts, places: int) -> bool:
             if when not in CONDITIONS:
                 return False
     return True
+
+
+def _written_by(prepare: r.Prepare, key: Key) -> Entry | None:
+    """What a transaction that is prepared writes to a key, if it does."""
+    for write in prepare.writes:
+        if write.namespace == key[0] and key[1] in write.keys:
+            at = write.keys.index(key[1])
+            return Entry(write.epoch, write.start + 1 + at, write.values[at])
+    return None
 
 
 def _is_named(number: int, participants: list[int]) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from engine.data.holdings import Key
+from engine.data.holdings import Key, Passing
 from engine.data.locking import Locking
 from engine.data.waiter import Ring
 from engine.data.writes import Writes
@@ -77,11 +78,13 @@ class Touching:
         self.locking = locking
         self.locks = locking.locks
         self._in_line: dict[tuple[TxId, int], TxId] = {}  # whose keys, of this owner, wait for the outcomes of others
+        self._rests: dict[tuple[TxId, int], TxId] = {}  # what these have read is of a commit that does not count yet
         self._large: dict[tuple[TxId, int], _Large] = {}
 
     def is_under_way(self, tx: TxId, number: int) -> bool:
         """Whether it is being held, and whoever asked will be told."""
-        return (tx, number) in self._in_line or (tx, number) in self._large
+        at = (tx, number)
+        return at in self._in_line or at in self._large or at in self._rests
 
     def end(self, tx: TxId, number: int, owner: TxId) -> None:
         """The transaction is aborted: what it holds there is given up, and what it does not hold yet is not wanted."""
@@ -89,6 +92,7 @@ class Touching:
             large.ended = True
         if (waits := self._in_line.get((tx, number))) is not None:
             self.locks.give_way(waits, ())
+        self._rests.pop((tx, number), None)
         self._give_up(owner, number)
 
     def _give_up(self, owner: TxId, number: int) -> None:
@@ -109,7 +113,11 @@ class Touching:
             self.core.in_pieces(self._go_on(large))
             return
         self.core.work += count
-        if want.optimistic and (blocked := self._take(want, part)) is not None:
+        if (before := self._rests_on(want, part)) is not None:
+            probe("tx.waits_for_the_one_before")
+            self._rests[want.tx, part.partition] = want.owner
+            before.behind.append(partial(self._counts, want, still, then))
+        elif want.optimistic and (blocked := self._take(want, part)) is not None:
             self._take_later(want, part, blocked, lambda refusal: then(self._waited(want, still, refusal)))
         else:
             then(self._pin(want, part))
@@ -119,6 +127,22 @@ class Touching:
             self._give_up(want.owner, want.part.partition)
             return INTERRUPTED
         return refusal or self._pin(want, want.part)
+
+    def _rests_on(self, want: Want, part: Part) -> Passing | None:
+        """What must count before a part is looked at: whose commit it has read before it did."""
+        return self.locks.rests_on(want.owner, [*part.written, *part.seen]) if self.locks.handed else None
+
+    def _counts(self, want: Want, still: Still, then: Then, counts: bool) -> None:
+        """What a part rests on counts by now, as far as it lies in this partition; or another node is to lead that."""
+        if self._rests.pop((want.tx, want.part.partition), None) is None:
+            return  # it was aborted
+        if counts and still():
+            self.pin_all(want, still=still, then=then)
+            return
+        probe("tx.rested_in_vain")
+        if want.optimistic:
+            self._give_up(want.owner, want.part.partition)
+        then(INTERRUPTED)
 
     def _pin(self, want: Want, part: Part) -> Refusal | None:
         """Look at what is taken, and pin it; or give all up."""
@@ -135,6 +159,9 @@ class Touching:
         want, refusal = large.want, None
         while (wanted := self._is_wanted(large)) and large.left:
             piece = large.left[0]
+            if (before := self._rests_on(want, piece)) is not None:
+                before.behind.append(lambda counts: self._piece_waited(large, None if counts else INTERRUPTED))
+                return
             if want.optimistic and (blocked := self._take(want, piece)) is not None:
                 probe("tx.a_piece_is_blocked")
                 self._take_later(want, piece, blocked, lambda refused: self._piece_waited(large, refused))

@@ -5,10 +5,14 @@ try t1 a b reads=c       take all of these keys at once, to write or to read, or
 wait t1 a b for=5s       stand in line for them, to write them
 read t1 a b for=5s       the same, to read them
 press t1 a b for=5s      the same as wait, of one that holds other keys, perhaps elsewhere
+early t1 a b for=5s      the same as wait, of one for whom what is handed on will do; early-read: to read them
 pin t1 a b reads=c       it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
 commit t1 a b            the same for its one record, which is being logged
 give-up t1 [a]           its client does not want it any more
 lease t1 10s             its client must renew within so long
+certain t1 p1 a b        its commit is, in a partition, where it has written these
+counts t1 p1             its outcome does, there
+rests t1 a b             must what it does with these wait until another one's outcome counts?
 release t1 [a]           the transaction is over (for these keys)
 pend a, settle a         a single write of the key begins, counts
 busy a                   would a single write have to wait?
@@ -23,6 +27,7 @@ from __future__ import annotations
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.protocol.requests import Link
+from engine.state.store import Entry
 from rebalance.rule import NEVER
 from tests.conversations.names import Names, duration
 from tests.conversations.story import Command, Interpreter
@@ -55,14 +60,19 @@ class LockStory(Interpreter):
                     assert _place(key[1]) == number, f"{key} is listed in partition {number}"
         for key, sharing in table._sharing.items():
             assert sharing, f"an empty share of {key} is kept"
-            assert table.owned(key) is None, f"{key} is read beside its writer"
+            assert key not in table._owner, f"{key} is read beside its writer"
             assert all(key in table._keys[owner][_place(key[1])] for owner in sharing), (
                 f"a reader of {key} does not know it"
             )
         for key, line in table._waiting.items():
             first = next(iter(line))
             assert not any(waiter.done for waiter in line), f"somebody stands in line for {key} who waits no more"
-            assert not table._free(first.owner, key, shared=first.shared), f"nothing keeps {first.owner.hex()} from {key}"
+            free = table._free(first.owner, key, shared=first.shared, early=first.early)
+            assert not free, f"nothing keeps {first.owner.hex()} from {key}"
+        for key, handed in table.handed.items():
+            assert key in handed.passing.handed
+            assert not table.holds(handed.by, key), f"{key} was handed on by one that has it"
+            assert key in table._doubtful[_place(key[1])], f"{key} was handed on, and is not in doubt"
         for number, doubtful in table._doubtful.items():
             assert doubtful, f"an empty share of partition {number} is kept"
             assert all(table.in_doubt(key) and _place(key[1]) == number for key in doubtful)
@@ -81,7 +91,13 @@ class LockStory(Interpreter):
     def on_press(self, command: Command) -> str:
         return self._wait(command, shared=False, holding=True)
 
-    def _wait(self, command: Command, *, shared: bool, holding: bool = False) -> str:
+    def on_early(self, command: Command) -> str:
+        return self._wait(command, shared=False, early=True)
+
+    def on_early_read(self, command: Command) -> str:
+        return self._wait(command, shared=True, early=True)
+
+    def _wait(self, command: Command, *, shared: bool, holding: bool = False, early: bool = False) -> str:
         deadline = self.now + duration(command.option("for") or "5s")
         owner = self._owner(command)
         name = self.names.tx_name(owner)
@@ -97,6 +113,7 @@ class LockStory(Interpreter):
             ),
             shared=shared,
             holding=holding,
+            early=early,
         )
         return "" if len(self.told) > before else f"{name} waits"
 
@@ -116,6 +133,29 @@ class LockStory(Interpreter):
 
     def on_release(self, command: Command) -> None:
         self.table.release(self._owner(command), self._keys(command) or None)
+
+    def on_certain(self, command: Command) -> None:
+        owner, number = self._owner(command), _place(command.word("a partition").encode())
+        written = {key: Entry(1, 1, b"") for key in self._keys(command)}
+        self.table.certain(owner, owner, number, written.get, None)
+
+    def on_counts(self, command: Command) -> list[str]:
+        owner, number = self._owner(command), _place(command.word("a partition").encode())
+        passing = self.table.passed(owner, owner, number)
+        handed = passing.handed if passing is not None else []
+        self.table.release(owner, [*self.table.keys_in(owner, number), *handed])
+        for go_on in passing.behind if passing is not None else ():
+            go_on(True)
+        return [f"{self.names.tx_name(owner)} had handed on {' '.join(map(_name, handed)) or 'nothing'}"]
+
+    def on_rests(self, command: Command) -> str:
+        owner = self._owner(command)
+        passing = self.table.rests_on(owner, self._keys(command))
+        if passing is None:
+            return "it does not"
+        name = self.names.tx_name(owner)
+        passing.behind.append(lambda counts: self.told.append(f"{name} goes on" if counts else f"{name} rests on nothing"))
+        return f"{name} waits"
 
     def on_pend(self, command: Command) -> None:
         for key in self._keys(command):
@@ -161,6 +201,7 @@ class LockStory(Interpreter):
                 "holds": mine,
                 "reads": [key for key in held if key not in mine],
                 "in doubt:": [key for key in mine if self.table.in_doubt(key)],
+                "handed on to it:": [key for key in held if key in self.table.handed],
             }
             said = [f"{word} {' '.join(map(_name, keys))}" for word, keys in told.items() if keys]
             lines.append(f"{self.names.tx_name(owner)} {', '.join(said)}")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from random import Random
 
-from engine.client.calls import PutCall
+from engine.client.calls import PutCall, SwapCall
 from engine.client.scans import ScanCall
-from engine.errors import Deadlock, LockTimeout
+from engine.errors import Conflict, Deadlock, LockTimeout
+from engine.messages import Inquire, Replicate, Vote
+from tests.sim.clients import Task
+from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import Plant
+from wal import records as r
+from wal.ids import TxId
 
 LOCKS = Stories()
 story = LOCKS.story
@@ -171,4 +176,125 @@ def a_job_comes_where_others_were_looked_for(plant: Plant | None) -> None:
             stage.must(found() == [key(0, number)], f"the job {number} is there, and found was {found()}")
             stage.put(key(0, number), None)
             stage.put(key(0, 1), b"to do")
+        stage.curtain()
+
+
+# Keys that go on before the outcome counts.
+
+
+def _committed_and_not_heard_of(stage: Stage, x: bytes, y: bytes) -> tuple[Rule, Task, SimTransaction]:
+    """A transaction adds 1 to two keys, and its client is told; its outcome reaches no copy of partition 0. Another one had
+    waited for the first key: the task, and the transaction."""
+    for name in (x, y):
+        stage.put(name, b"40")
+    first, second = stage.transaction(), SimTransaction(stage.another(), timeout_ns=ANSWER_NS, lock_timeout_ms=5_000)
+    stage.do(first.put(NAMESPACE, {x: b"41", y: b"41"}))
+    waiting = stage.begin(second.get_many(NAMESPACE, [x], update=True), second.client)
+    stage.wait(50)
+    untold = _outcome_of(first.tx)
+    stage.world.network.rules.append(untold)
+    stage.do(first.commit())
+    return untold, waiting, second
+
+
+def _outcome_of(tx: TxId) -> Rule:
+    """How a transaction ended does not reach the copies of partition 0."""
+
+    def tells(_src: str, _dst: str, said: object) -> bool:
+        records = said.records if isinstance(said, Replicate) else []
+        return any(isinstance(record, r.Outcome) and (record.tx, record.partition) == (tx, 0) for record in records)
+
+    return Rule("the outcome", tells, drop=True)
+
+
+@story
+def a_key_goes_on_before_the_outcome_counts(plant: Plant | None) -> None:
+    """Who stands in line for a key of a commit that is certain has it, and reads what was committed; it commits when all
+    copies have heard of that."""
+    with Stage(plant) as stage:
+        x, y, z = key(0), key(1), key(2)
+        untold, waiting, second = _committed_and_not_heard_of(stage, x, y)
+        stage.wait(50)
+        stage.must(told(waiting), "who stands in line does not wait until the outcome counts")
+        stage.must(waiting.result == {x: b"41"}, f"what was committed is read: {waiting.result}")
+        stage.do(second.put(NAMESPACE, {x: b"42", z: b"1"}), second.client)
+        committing = stage.begin(second.commit(), second.client)
+        stage.wait(100)
+        stage.end(untold)
+        stage.until(lambda: told(committing), "it is committed when that counts")
+        stage.must((found := stage.get(x)) == b"42", f"both have added 1 to 40: {found!r}")
+        stage.curtain()
+
+
+@story
+def a_key_that_went_on_is_read(plant: Plant | None) -> None:
+    """A client was told of a commit, and another transaction has one of its keys by then, when somebody reads that."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(1)
+        untold, waiting, second = _committed_and_not_heard_of(stage, x, y)
+        stage.until(lambda: told(waiting), "who stands in line has the key")
+        reading = stage.begin_get(x)
+        stage.wait(100)
+        stage.must(not told(reading) or reading.result == b"41", f"a read after a commit sees it: {reading.result}")
+        stage.do(second.rollback(), second.client)
+        call = SwapCall(stage.client.new_tx(), NAMESPACE, x, "always", new=b"1", how="add")
+        adding = stage.begin(stage.client.call(call, timeout_ns=ANSWER_NS))
+        stage.wait(100)
+        stage.end(untold)
+        stage.until(lambda: told(adding) and told(reading), "both are answered when the outcome counts")
+        stage.must((found := stage.get(x)) == b"42", f"what was committed and the increment are there: {found!r}")
+        stage.curtain()
+
+
+@story
+def a_key_goes_on_from_what_is_refused(plant: Plant | None) -> None:
+    """One participant has voted, and somebody stands in line for its key; the other's no is on its way."""
+    with Stage(plant) as stage:
+        x, y = key(0), key(2)
+        stage.put(x, b"40")
+        holder, waiter = stage.transaction(), SimTransaction(stage.another(), timeout_ns=ANSWER_NS, lock_timeout_ms=5_000)
+        stage.do(holder.put(NAMESPACE, {y: b"mine"}))
+        refused = stage.transaction(optimistic=True)
+        stage.do(refused.put(NAMESPACE, {x: b"41", y: b"41"}))
+        late = Rule("the no", lambda _src, to, said: to == "n1" and isinstance(said, Vote) and not said.yes, drop=False)
+        stage.world.network.rules.append(late)
+        committing = stage.begin(refused.commit())
+        stage.wait(100)
+        waiting = stage.begin(waiter.get_many(NAMESPACE, [x], update=True), waiter.client)
+        stage.wait(100)
+        stage.world.network.release([late], [held for held in stage.world.network.held if held.rule is late])
+        stage.until(lambda: told(waiting) and committing.done, "both are answered")
+        stage.must(isinstance(committing.failure, Conflict), f"it was refused, and told {committing.failure!r}")
+        stage.must(waiting.result == {x: b"40"}, f"nothing of it is read: {waiting.result}")
+        stage.do(waiter.commit(), waiter.client)
+        stage.do(holder.commit())
+        stage.curtain()
+
+
+@story
+def the_primary_dies_when_a_key_has_gone_on(plant: Plant | None) -> None:
+    """A commit was told, and another transaction that has its key by then is to be prepared, too, when n1 dies. The second
+    soon comes to nothing; that the first is committed is not known at n2 yet when its key is read there."""
+    with Stage(plant) as stage:
+        x, y, z = key(0), key(1), key(2)
+        untold, waiting, second = _committed_and_not_heard_of(stage, x, y)
+        stage.until(lambda: told(waiting), "who stands in line has the key")
+        unasked = stage.lose("prepare-parts", "n1", "n3")
+        stage.do(second.put(NAMESPACE, {x: b"42", z: b"1"}), second.client)
+        stage.begin(second.commit(), second.client)
+        stage.wait(100)
+        stage.power_cut("n1")
+        stage.client.die()
+        second.client.die()
+        unknown = Rule("about the first", lambda *link: isinstance(link[2], Inquire) and link[2].tx != second.tx, drop=True)
+        stage.world.network.rules.append(unknown)
+        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
+        stage.end(unasked)
+        stage.wait(500)
+        reading = stage.begin_get(x, stage.another(without=("n1",)))
+        stage.wait(300)
+        stage.must(not told(reading) or reading.result == b"41", f"a read after a commit sees it: {reading.result}")
+        stage.end(unknown, untold)
+        stage.until(lambda: told(reading), "it is answered when the outcome is known")
+        stage.must(reading.result == b"41", f"a read after a commit sees it: {reading.result}")
         stage.curtain()

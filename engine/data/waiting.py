@@ -1,0 +1,112 @@
+"""Who waits for which key, and for whom: what the table of locks keeps of it, and what others are told.
+
+`engine.data.locks` is the table: who has a key next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from engine.data.holdings import Holdings, Key, Place, Places, Who
+from engine.data.lines import Line
+from engine.data.waiter import Waiter, named
+from wal.ids import TxId
+
+
+class Waiting(Holdings):
+    """Who holds what, and who stands in line for it. Whoever waits stands in the line of each key that it misses."""
+
+    def __init__(self, place: Place, places: Places | None = None) -> None:
+        super().__init__(place, places)
+        self._waiting: dict[Key, Line[Waiter]] = {}
+        self._waiters: dict[Waiter, None] = {}
+        self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
+
+    def waiting(self, skip: int, most: int) -> list[tuple[TxId, Who | None]]:
+        """Some transactions that wait, and since when they have waited."""
+        waiters = islice(self._waiters_of.items(), skip, skip + most)
+        return [(owner, next(iter(mine)).who) for owner, mine in waiters]
+
+    def waits_at(self, owner: TxId) -> Who | None:
+        """Who waits here, and since when, if it does."""
+        return next((waiter.who for waiter in self._waiters_of.get(owner, ())), None)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody stands in line for any key."""
+        return bool(self._waiting)
+
+    def may_close_a_circle(self, owner: TxId) -> bool:
+        """Whether it waits here and holds something: here, or elsewhere as its client says. Others may wait for it."""
+        waiters = self._waiters_of.get(owner, ())
+        return bool(waiters) and (owner in self._keys or any(waiter.holding for waiter in waiters))
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for something."""
+        return len(self._waiters)
+
+    def waits(self) -> Iterator[tuple[TxId, TxId, Key, bool]]:
+        """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
+
+        A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
+        the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
+        holders and waiters.
+        """
+        for key, line in self._waiting.items():
+            owner, readers = self._owner.get(key), list(self._sharing.get(key, ()))
+            holders = [owner] if owner is not None else readers
+            before: list[TxId] = []  # the readers that wait since the last writer; if there are none, that one
+            writer: list[TxId] = []
+            for waiter in line:
+                ahead = writer if waiter.shared else before
+                if owner is not None or key in waiter.raised or not (writer or waiter.shared):
+                    ahead = [*holders, *ahead]
+                for other in dict.fromkeys(ahead):
+                    if other != waiter.owner:
+                        yield waiter.owner, other, key, waiter.shared
+                if not waiter.shared:
+                    before = writer = [waiter.owner]
+                elif before is writer:
+                    before = [waiter.owner]
+                else:
+                    before.append(waiter.owner)
+
+    def waits_of(self, owner: TxId) -> Iterator[tuple[TxId, Key, bool]]:
+        """For whom a transaction waits here, where, and whether to read; those before it in line are left out."""
+        for waiter in self._waiters_of.get(owner, ()):
+            for key in waiter.missing:
+                held = self._owner.get(key)
+                readers = () if waiter.shared else self._sharing.get(key, ())
+                for other in (held,) if held is not None else readers:
+                    if other != owner:
+                        yield other, key, waiter.shared
+
+    def _leave(self, waiter: Waiter, key: Key, *, served: bool = False) -> bool:
+        """Out of the line; whether it stood in it."""
+        line = self._waiting.get(key)
+        if line is None or not line.leave(waiter, served=served):
+            return False
+        del waiter.missing[key]
+        if not line:
+            del self._waiting[key]
+        return True
+
+    def _no_longer_waits(self, waiter: Waiter) -> None:
+        del self._waiters[waiter]
+        mine = self._waiters_of[waiter.owner]
+        del mine[waiter]
+        if not mine:
+            del self._waiters_of[waiter.owner]
+
+    def _in_the_way(self, waiter: Waiter, now: int) -> str:
+        for key in waiter.missing:
+            owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
+            others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
+            if others:
+                label, since, _ = self._who.get(others[0], Who("", now))
+                who = named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
+                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+                return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
+        return "single writes that are under way"
