@@ -79,6 +79,18 @@ def packed_row_digest(key: bytes, version: bytes, value: bytes) -> int:
     return xxh3_64_intdigest(value, xxh3_64_intdigest(version + key))
 
 
+class Held(Protocol):
+    """What the store below has of some keys."""
+
+    def fit(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        """Of how many of these, from the first one on, it is to be asked at once, and how much work that is beside."""
+        ...
+
+    def __call__(self, keys: Sequence[bytes]) -> int:
+        """The sum of what each of these contributes, not reduced."""
+        ...
+
+
 class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
@@ -90,7 +102,7 @@ class Walk:
         self,
         stored: int | None,
         changes: Sequence[tuple[bytes, Entry]],
-        held: Callable[[Sequence[bytes]], int] | None,
+        held: Held | None,
     ) -> None:
         self.stored = stored
         self._sum = stored or 0
@@ -98,15 +110,19 @@ class Walk:
         self._held = held
         self._at = 0
 
-    def step(self, rows: int) -> int:
-        """Look at up to so many rows; how many it were."""
-        changes = self._changes[self._at : self._at + rows]
-        found = self._sum + rows_digest(changes)
+    def step(self, work: int) -> int:
+        """Look at up to so many rows, or fewer large ones; how much work it was."""
+        changes, beside = self._changes[self._at : self._at + work], 0
         if self._held is not None:
-            found -= self._held([key for key, _ in changes])
-        self._sum = found & MASK
+            keys = [key for key, _ in changes]
+            fit, beside = self._held.fit(keys)
+            changes = changes[:fit]
+            found = self._sum - self._held(keys[:fit])
+        else:
+            found = self._sum
+        self._sum = (found + rows_digest(changes)) & MASK
         self._at += len(changes)
-        return len(changes)
+        return len(changes) + beside
 
     @property
     def done(self) -> bool:
@@ -123,13 +139,14 @@ class Walk:
 class Summed(NamedTuple):
     """Some rows that a store holds: what they add up to, how many it were, and where to go on (None: none is left).
 
-    `damage`: what was found in place of one of them.
+    `damage`: what was found in place of one of them. `work`: what it was beside the rows, where they are large.
     """
 
     digest: int
     rows: int
     next: bytes | None
     damage: str = ""
+    work: int = 0
 
 
 class Reading:
@@ -147,16 +164,16 @@ class Reading:
         self._at: bytes | None = b""
         self._damage = ""
 
-    def step(self, rows: int) -> int:
-        """Look at up to so many rows; how many it were."""
+    def step(self, work: int) -> int:
+        """Look at up to so many rows, or fewer large ones; how much work it was."""
         assert self._at is not None, "all rows were looked at"
-        read = self._some(self._at, rows)
+        read = self._some(self._at, work)
         self._at = read.next
         self._sum += read.digest
         self._rows += read.rows
         if read.damage:
             self._damage, self._at = read.damage, None
-        return read.rows
+        return read.rows + read.work
 
     @property
     def done(self) -> bool:

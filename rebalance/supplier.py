@@ -16,7 +16,7 @@ from typing import assert_never, get_args
 import msgspec
 
 from rebalance.choice import OF_ROWS, Choice, Kind, choose
-from rebalance.leaves import are_leaves
+from rebalance.leaves import KEYS_A_WORK, are_leaves
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
@@ -191,12 +191,12 @@ class SupplySide(Rule):
 
     def _count_rows(self, name: Fragment, limit: int) -> int:
         """How many rows a fragment has; what is above the limit is many."""
-        self.core.work += LOOK_WORK
-        if self.core.replica.store.least(name) > limit:
+        store, self.core.work = self.core.replica.store, self.core.work + LOOK_WORK
+        if store.least(name) > limit:
             return MANY
-        page = self.core.replica.store.page(name, b"", min(limit, ROWS_COUNTED_MAX))
-        self.core.work += page.work
-        return len(page.rows) if page.next is None else MANY
+        glance = store.keys(name, b"", min(limit, ROWS_COUNTED_MAX))
+        self.core.work += glance.work // KEYS_A_WORK
+        return len(glance.found) if glance.next is None else MANY
 
     def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
         """What the session owes for one fragment."""

@@ -261,6 +261,14 @@ class Window:
         """As the store does it."""
         return self._store.sum_some(fragment, start, limit)
 
+    def fitting(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> tuple[int, int]:
+        """As the store does it."""
+        return self._store.fitting(fragment, start, limit, down=down)
+
+    def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
+        """As the store does it."""
+        return self._store.fitting_of(fragment, keys)
+
     def live(self, fragment: Fragment) -> int | None:
         """As the store has it."""
         return self._store.live(fragment)

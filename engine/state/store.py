@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from engine.state.held import Held
+from engine.state.held import FIT_WORK, Held, Weighing, sum_some_of
 from engine.state.layer import Layer, merged
 from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
@@ -53,12 +53,6 @@ SORTED_MAX = 4_000
 def is_row(entry: Entry | None) -> bool:
     """Whether a key has a value."""
     return entry is not None and entry.value is not None
-
-
-def summed(rows: Sequence[Row], limit: int) -> Summed:
-    """What rows add up to, of which up to `limit` were asked for."""
-    last = rows[-1][0] + b"\0" if len(rows) == limit else None
-    return Summed(sum(row_digest(key, entry) for key, entry in rows), len(rows), last)
 
 
 class Page(NamedTuple):
@@ -107,7 +101,7 @@ class Loaded(NamedTuple):
     partitions: dict[int, bytes]
 
 
-class BaseStore(Protocol):
+class BaseStore(Weighing, Protocol):
     """A store of checkpoints. `write` is called from another thread than the rest, one call at a time."""
 
     def load(self) -> Loaded:
@@ -260,8 +254,8 @@ class LayeredStore:
         return found
 
     def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
-        """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`. `down`: the keys
-        below `start`, descending."""
+        """The same as far as one turn may go: it looks at no more than `LOOKED_MAX` entries, and `limit`, and of the store
+        below at no more than about `engine.state.held.FIT_BYTES`. `down`: the keys below `start`, descending."""
         seen = self._in_order(fragment)
         if seen is None:
             return Page([], start, SORTED_MAX)
@@ -270,32 +264,43 @@ class LayeredStore:
         if below:
             sources.append(self.base.scan)
         found: list[Row] = []
-        looked, least = 0, ROWS_LEAST
+        looked, least, beside = 0, ROWS_LEAST, 0
         at: bytes | None = start
-        while at is not None and len(found) < limit and looked < LOOKED_MAX + limit:
+        while at is not None and len(found) < limit and looked < LOOKED_MAX + limit and beside < FIT_WORK:
             some = min(max(limit - len(found), least), LOOKED_MAX + limit - looked)
             least *= 4
+            if below:
+                some, large = self.base.fitting(fragment, at, some, down=down)
+                beside += large
             rows, at = merged([source(fragment, at, some, down=down) for source in sources], some, down=down)
             looked += len(rows)
             found += [row for row in rows if row[1] is not GONE and row[1].counter]
         if len(found) > limit:
             at = found[limit - 1][0] + (b"" if down else b"\0")
             del found[limit:]
-        return Page(found, at, work + looked)
+        return Page(found, at, work + looked + beside)
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> Glance:
         """What up to `limit` entries with keys >= `start` contribute to the contents, 0 where there is no row.
 
         For who needs no row itself: nothing is made of those that lie in the store below.
         """
-        return self._glance(fragment, start, limit, self.base.digests, row_digest)
+        limit, large = self.base.fitting(fragment, start, limit)
+        return self._glance(fragment, start, limit, self.base.digests, row_digest, large=large)
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> Glance:
         """Up to `limit` keys >= `start`, each with a 0, whatever became of them. No row of the store below is opened."""
         return self._glance(fragment, start, limit, self.base.keys, lambda _key, _entry: 0)
 
     def _glance(
-        self, fragment: Fragment, start: bytes, limit: int, below: Below, above: Callable[[bytes, Entry], int]
+        self,
+        fragment: Fragment,
+        start: bytes,
+        limit: int,
+        below: Below,
+        above: Callable[[bytes, Entry], int],
+        *,
+        large: int = 0,
     ) -> Glance:
         seen = self._in_order(fragment)
         if seen is None:
@@ -305,7 +310,7 @@ class LayeredStore:
         if has_below:
             sources.append(below(fragment, start, limit))
         found, at = merged(sources, limit, down=False)
-        return Glance(found, at, work + len(found))
+        return Glance(found, at, work + len(found) + large)
 
     def _in_order(self, fragment: Fragment) -> tuple[list[Layer[Entry]], bool, int] | None:
         """The layers that have some of a fragment, the newest first, whether the store below is seen, and how many keys
@@ -412,7 +417,7 @@ class LayeredStore:
             return Reading(lambda: None, lambda _start, _limit: Summed(0, 0, None))
         return Reading(
             lambda: None if self._is_cleared(fragment) else self.base.contents(fragment),
-            partial(self.base.sum_some, fragment),
+            partial(sum_some_of, self.base, fragment),
         )
 
     def _is_cleared(self, fragment: Fragment) -> bool:

@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.state.store import GONE, CheckpointImage, Entry, Loaded, Row, is_row, summed
+from engine.state.held import fitted, summed
+from engine.state.store import GONE, CheckpointImage, Entry, Loaded, Row, is_row
 from rebalance.contents import MASK, NOTHING, Summed, Sums, row_digest, rows_digest
 from wal.ids import Fragment
 
@@ -95,6 +96,10 @@ class _Rows:
 _NO_ROWS = _Rows()
 
 
+def _size(entry: Entry | None) -> int:
+    return len(entry.value) if entry is not None and entry.value is not None else 0
+
+
 class MemoryStore:
     """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk.
 
@@ -143,6 +148,15 @@ class MemoryStore:
     def sum_some(self, fragment: Fragment, start: bytes, limit: int) -> Summed:
         """What some rows add up to."""
         return summed(self.scan(fragment, start, limit), limit)
+
+    def fitting(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> tuple[int, int]:
+        """How many of the rows that such a scan reads are read at once, and what they weigh."""
+        return fitted([_size(entry) for _, entry in self.scan(fragment, start, limit, down=down)], limit)
+
+    def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
+        """The same of the rows of these keys."""
+        rows = self._rows.get(fragment, _NO_ROWS)
+        return fitted([_size(rows.get(key)) for key in keys], len(keys))
 
     def live(self, fragment: Fragment) -> int | None:
         """How many rows of a fragment are no tombstones."""

@@ -5,7 +5,7 @@ What was in the way is told, and never passed over: `engine.state.store_lmdb` sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from operator import gt, itemgetter, lt
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import lmdb
 
+from engine.state.held import fitted
 from engine.state.store_envelope import fragment_key, row_is_whole, row_seed
 from engine.state.store_errors import StoreDamaged, damaged
 from wal.ids import Fragment
@@ -32,6 +33,7 @@ class RawReads:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._large = False
         self._env: lmdb.Environment | None = None
         self._lock = Lock()
         self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
@@ -127,6 +129,42 @@ class RawReads:
             return None
         return found
 
+    def fitting(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> tuple[int, int]:
+        """How many of the rows that such a scan reads are read at once, and what they weigh; 0 where all are small."""
+        if not self._large:
+            return limit, 0
+        seek = self._prefix(fragment)[0] + start
+
+        def sizes(cursor: lmdb.Cursor[memoryview]) -> list[int]:
+            there = cursor.set_range(seek)
+            if down:
+                there = cursor.prev() if there else cursor.last()
+            rows = cursor.iterprev(keys=False) if down else cursor.iternext(keys=False)
+            return list(map(len, islice(rows, limit))) if there else []
+
+        return fitted(self._sizes(sizes), limit)
+
+    def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
+        """The same of the rows of these keys."""
+        if not self._large:
+            return len(keys), 0
+        prefix = self._prefix(fragment)[0]
+        wanted = [prefix + key for key in keys]
+
+        def sizes(cursor: lmdb.Cursor[memoryview]) -> list[int]:
+            found = {bytes(key): len(value) for key, value in cursor.getmulti(wanted)}
+            return [found.get(key, 0) for key in wanted]
+
+        return fitted(self._sizes(sizes), len(keys))
+
+    def _sizes(self, of: Callable[[lmdb.Cursor[memoryview]], list[int]]) -> list[int]:
+        """Sizes of rows, none of which is copied or looked at; whoever reads them is told what is wrong there."""
+        try:
+            with self._lock, self._environment().begin(db=self._rows, buffers=True) as txn, txn.cursor() as cursor:
+                return of(cursor)
+        except lmdb.Error:
+            return []
+
     def _held(self, fragment: Fragment, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Those of these keys under which something lies, and what; that of the others nothing does is not proven."""
         prefix = self._prefix(fragment)[0]
@@ -138,15 +176,15 @@ class RawReads:
             raise self._unreadable("LMDB cannot read its rows", error, fragment) from error
         return found
 
-    def _doubt(self, full: bytes, *, absent: bool) -> str:
+    def _doubt(self, full: bytes, *, absent: bool, opened: bytes = b"") -> str:
         """Why the place where a key would lie cannot be trusted, or "".
 
         Its neighbours must embrace it, or a damaged page led the search astray; and they must be whole, or one of them
-        may be the key itself under a changed name.
+        may be the key itself under a changed name. The row of `opened` is.
         """
         with self._lock, self._txn.cursor(self._rows) as cursor:
             found = cursor.set_range(full)
-            if found:
+            if found and not (opened and cursor.key() == opened):
                 after, raw = cursor.item()
                 if after < full or (absent and after == full):
                     return "the rows are out of order there"
@@ -154,6 +192,8 @@ class RawReads:
                     return "the row after it is damaged, and may be it"
                 if after == full:
                     return ""
+            elif found and opened == full:
+                return ""
             if cursor.prev() if found else cursor.last():
                 before, raw = cursor.item()
                 if before >= full:
@@ -180,6 +220,7 @@ class RawReads:
             env.set_mapsize(0)
             self._txn = env.begin(db=self._rows)
         self._get = self._txn.get
+        self._large = self._txn.stat(self._rows)["overflow_pages"] > 0  # some rows have more than half a page
 
     def _environment(self) -> lmdb.Environment:
         assert self._env is not None, "the store was closed"

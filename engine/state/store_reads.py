@@ -11,7 +11,8 @@ from typing import NoReturn, TypeAlias
 
 import lmdb
 
-from engine.state.store import Entry, Loaded, Row, summed
+from engine.state.held import summed
+from engine.state.store import Entry, Loaded, Row
 from engine.state.store_envelope import (
     FORMAT_KEY,
     FRAGMENTS,
@@ -97,7 +98,7 @@ class StoreReads(RawReads):
             rows = [(key := full[size:], open_row(seed, key, raw)) for full, raw in found]
         except BadEnvelope as error:
             raise damaged(self.path, str(error), fragment, key) from error
-        self._check_begin(fragment, start)
+        self._check_begin(fragment, start, found)
         return rows
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
@@ -106,7 +107,7 @@ class StoreReads(RawReads):
         if damages:
             raise damages[0]
         digests = self._digests_of(fragment, found)
-        self._check_begin(fragment, start)
+        self._check_begin(fragment, start, found)
         return digests
 
     def held(self, fragment: Fragment, keys: Iterable[bytes]) -> list[tuple[bytes, int]]:
@@ -190,10 +191,10 @@ class StoreReads(RawReads):
         if fragments is None and self._txn is at:
             self._check_count(self._rows, "rows", seen, tell)
 
-    def _check_begin(self, fragment: Fragment, start: bytes) -> None:
-        """Make sure that a scan began where its rows begin. Raises StoreDamaged."""
+    def _check_begin(self, fragment: Fragment, start: bytes, found: Sequence[tuple[bytes, bytes]]) -> None:
+        """Make sure that a scan began where its rows begin, of which these were found and opened. Raises StoreDamaged."""
         try:
-            doubt = self._doubt(self._prefix(fragment)[0] + start, absent=False)
+            doubt = self._doubt(self._prefix(fragment)[0] + start, absent=False, opened=found[0][0] if found else b"")
         except lmdb.Error as error:
             raise self._unreadable("LMDB cannot read around it", error, fragment, start) from error
         if doubt:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -29,13 +29,16 @@ from engine.protocol.requests import (
     Lock,
     Put,
     Request,
+    Scan,
     TakeCut,
     Unlock,
     Values,
 )
 from engine.state import replica, rows
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
-from engine.state.store import LayeredStore
+from engine.state.held import FIT_BYTES, fitted
+from engine.state.store import LayeredStore, Row
+from engine.state.store_memory import MemoryStore, _Rows
 from engine.transactions.commits import Transaction
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
@@ -56,7 +59,7 @@ from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
-from wal.ids import EXPIRIES, NO_BALLOT, NodeId, Version, partition_of
+from wal.ids import EXPIRIES, NO_BALLOT, Fragment, NodeId, Version, partition_of
 from wal.records import Committed, Record, Update, Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
@@ -699,6 +702,80 @@ class Looks(Observer):
         assert isinstance(store, CountingStore)
         self.most = max(self.most, store.read - self._before.get(machine.name, 0))
         self._before[machine.name] = store.read
+
+
+class BytesRead:
+    """`tests.sim.costs.Costs`: for nothing, and how many bytes of rows a store was asked for in one turn, at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._read = 0
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count what the stores of checkpoints are asked for."""
+        scan, held = MemoryStore.scan, _Rows.held
+
+        def scanned(store: MemoryStore, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
+            return self._count(scan(store, fragment, start, limit, down=down))
+
+        def looked_up(rows: _Rows, keys: Iterable[bytes]) -> list[Row]:
+            return self._count(held(rows, keys))
+
+        def fitting(store: MemoryStore, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> object:
+            return fitted([len(entry.value or b"") for _, entry in scan(store, fragment, start, limit, down=down)], limit)
+
+        monkeypatch.setattr(MemoryStore, "scan", scanned)
+        monkeypatch.setattr(MemoryStore, "fitting", fitting)
+        monkeypatch.setattr(_Rows, "held", looked_up)
+
+    def _count(self, rows: list[Row]) -> list[Row]:
+        self._read += sum(len(entry.value or b"") for _, entry in rows)
+        return rows
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        self._read = 0
+        effects = node.turn(now, events)
+        self.most = max(self.most, self._read)
+        return effects, 0
+
+
+def test_large_rows_are_scanned_proven_and_compared_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many were asked for: as rows of a fragment, or as a row of each of many."""
+    read, size = BytesRead(), 256 << 10
+    read.watch(monkeypatch)
+    keys = [*_one_partition(48), *(b"k%d" % number for number in range(48))]
+    settings = Settings(cluster="sim", partitions=32, backups=2, anti_entropy_ms=300)
+    with World(Draws(1), settings, costs=read) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        replies: list[object] = []
+        for number, key in enumerate(keys, 1):
+            owner = _owner(world, partition_of(key, 32))
+            owner.receive(
+                Asked(owner.new_session(replies.append), Put(number, b"%16d" % number, "n", [key], [bytes(size)]))
+            )
+        assert world.run_while(lambda: len(replies) < len(keys), at_most=60 * SECOND)
+        for machine in world.running:
+            _node(world, machine.name).checkpoint_wanted = True
+        world.run_for(SECOND)
+        read.most = 0
+        world.run_for(20 * SECOND)  # all is read and compared, several times
+        assert 0 < read.most <= 4 * FIT_BYTES
+        machine = _owner(world, partition_of(keys[0], 32))
+        led = [number for number in range(32) if _owner(world, number) is machine]
+        replies.clear()
+        machine.receive(Asked(machine.new_session(replies.append), Scan(1_000, "n", led, b"", None, 1_000)))
+        assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+        assert read.most <= 8 * FIT_BYTES
+
+
+def _owner(world: World, partition: int) -> Machine:
+    topology = world.newest()
+    primary = topology.placements[partition].primary if topology is not None else None
+    assert primary is not None
+    return world.machines[primary]
 
 
 def test_what_many_keys_overwrite_is_kept_for_who_reads_a_snapshot_in_pieces() -> None:

@@ -1,0 +1,131 @@
+"""Rows that are large: of whatever there is in the store below, no more is read at once than a turn has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.state.held import FIT_BYTES, FIT_WORK
+from engine.state.store import BaseStore, CheckpointImage, Entry, LayeredStore, Row
+from engine.state.store_lmdb import LmdbStore
+from engine.state.store_memory import MemoryStore
+from rebalance.contents import row_digest
+from wal.ids import Fragment
+
+NAME: Fragment = ("n", 3)
+SIZES = (10, 300 << 10, 0, 1_200 << 10, 3_000, 3 << 20)
+ROWS = {b"%03d" % at: Entry(1, at + 1, bytes([at]) * SIZES[at % len(SIZES)]) for at in range(48)}
+DIGEST = sum(row_digest(key, entry) for key, entry in ROWS.items()) % (1 << 64)
+
+
+class Metered(LayeredStore):
+    """A store that knows how many bytes were read below it since somebody looked."""
+
+    def __init__(self, base: BaseStore) -> None:
+        super().__init__(base)
+        self.bytes = 0
+        self._inside = False  # of one of them
+        for name in ("scan", "digests", "held", "sum_some", "fitting"):
+            setattr(base, name, self._metered(base, getattr(base, name), counts=name != "fitting"))
+
+    def _metered(self, base: BaseStore, read: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
+        scan = base.scan
+
+        def reading(fragment: Fragment, *what: Any, **how: Any) -> Any:
+            if self._inside:
+                return read(fragment, *what, **how)
+            self._inside = True
+            if isinstance(what[0], bytes):
+                rows = scan(fragment, *what, **how)
+            else:
+                rows = [(key, entry) for key in what[0] if (entry := base.get(fragment, key)) is not None]
+            self.bytes += sum(len(entry.value or b"") for _, entry in rows) if counts else 0
+            found = read(fragment, *what, **how)
+            self._inside = False
+            return found
+
+        return reading
+
+    def took(self) -> int:
+        """So many."""
+        took, self.bytes = self.bytes, 0
+        return took
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Metered]:
+    """All rows in the store below."""
+    base: BaseStore = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "store")
+    base.write(CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: dict(ROWS)}))
+    yield Metered(base)
+    base.close()
+
+
+MOST = 2 * FIT_BYTES + max(SIZES)
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["ascending", "descending"])
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+def test_a_page_ends_where_its_rows_are_many_bytes(store: Metered, limit: int, *, down: bool) -> None:
+    changed = {b"005": b"new", b"0055": b"between", b"047": b"last"}
+    for counter, (key, value) in enumerate(changed.items(), 100):
+        store.put(NAME, key, Entry(2, counter, value))
+    found: list[Row] = []
+    at: bytes | None = b"\xff" if down else b""
+    while at is not None:
+        page = store.page(NAME, at, limit, down=down)
+        took = store.took()
+        assert took <= MOST
+        assert page.work >= took // 2 // FIT_BYTES * FIT_WORK, "what is read is work"
+        found += page.rows
+        at = page.next
+    values = {key: entry.value for key, entry in ROWS.items()} | changed
+    assert [(key, entry.value) for key, entry in found] == sorted(values.items(), reverse=down)
+
+
+def test_what_a_fragment_contains_is_summed_up_a_few_large_rows_at_a_time(store: Metered) -> None:
+    reading = store.prove(NAME)
+    while not reading.done:
+        reading.step(500)
+        assert store.took() <= MOST
+    assert reading.proves
+    digests: dict[bytes, int] = {}
+    at: bytes | None = b""
+    while at is not None:
+        glance = store.digests(NAME, at, 500)
+        assert store.took() <= MOST
+        digests.update(glance.found)
+        at = glance.next
+    assert sum(digests.values()) % (1 << 64) == DIGEST
+
+
+def test_and_so_is_what_is_written_in_the_place_of_large_rows(store: Metered) -> None:
+    for counter, key in enumerate([*ROWS, b"new"], 100):
+        store.put(NAME, key, Entry(2, counter, b"small"))
+    walk = store.walk(NAME)()
+    assert walk is not None
+    store.took()
+    steps = 0
+    while not walk.done:
+        work = walk.step(500)
+        took = store.took()
+        assert took <= MOST
+        assert work >= took // FIT_BYTES * FIT_WORK
+        steps += 1
+    assert steps > len(ROWS) // len(SIZES)
+    now = {key: Entry(2, counter, b"small") for counter, key in enumerate([*ROWS, b"new"], 100)}
+    assert walk.digest == sum(row_digest(key, entry) for key, entry in now.items()) % (1 << 64)
+
+
+def test_where_all_rows_are_small_nobody_looks_how_large_they_are(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "store")
+    store.write(
+        CheckpointImage(1, {}, {NAME: b"state"}, {}, [], {NAME: {b"%d" % at: Entry(1, at, b"v" * 999) for at in range(99)}})
+    )
+    store.renew()
+    assert store.fitting(NAME, b"", 1_000) == (1_000, 0)
+    assert store.fitting_of(NAME, [b"1", b"2"]) == (2, 0)
+    store.close()
