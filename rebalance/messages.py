@@ -197,6 +197,8 @@ class Differing(msgspec.Struct, frozen=True, array_like=True, gc=False):
 BYTES_A_WORK = 1 << 10
 """So many bytes of rows are as much work as a row. What a turn makes of large ones leaves before the next is made, and what
 a turn takes of them is answered before the next is taken: else one side would rest while the other works."""
+WRITTEN_BYTES_A_WORK = 4 << 10
+"""And so many of writes that come as history."""
 ROWS_A_WORK = 4
 """Rows of a full transfer are taken so many times as fast as anything else: they are put, and nothing is looked up."""
 
@@ -236,7 +238,8 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
         rows = sum(len(rows.keys) for rows in self.rows)
         size = sum(len(value) for rows in self.rows for value in rows.values if value is not None)
         answers = sum(len(some.txs) for some in self.results)
-        return 2 * len(self.transfers) + len(self.writes) + answers + rows // ROWS_A_WORK + size // BYTES_A_WORK
+        beside = 2 * len(self.transfers) + work_of_writes(self.writes) + answers
+        return beside + rows // ROWS_A_WORK + size // BYTES_A_WORK
 
     @property
     def size(self) -> int:
@@ -247,6 +250,12 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
         values = sum(len(value) for _, some in pairs for value in some if value is not None)
         answers = sum(len(some.txs) for some in self.results)
         return rows + values + ROW_BYTES * (1 + len(writes) + answers + len(self.transfers))
+
+
+def work_of_writes(writes: list[r.Write]) -> int:
+    """What it is to say these, which come as history, or to take them."""
+    size = sum(len(value) for write in writes for value in write.values if value is not None)
+    return len(writes) + size // WRITTEN_BYTES_A_WORK
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -18,7 +18,7 @@ import msgspec
 from rebalance.choice import OF_ROWS, Choice, Kind, choose
 from rebalance.leaves import KEYS_A_WORK, are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
+from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer, work_of_writes
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
@@ -331,7 +331,7 @@ class SupplySide(Rule):
             write = session.read.popleft()
             keys += write.delta
             writes.append(write)
-        self.core.work += len(writes)
+        self.core.work += work_of_writes(writes)
         self.supplied[session.node] = self.supplied.get(session.node, 0) + keys
         done: list[Fragment] = []
         missed: list[Fragment] = []

@@ -8,7 +8,7 @@ import pytest
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
-from rebalance.messages import Credit, Supply
+from rebalance.messages import WRITTEN_BYTES_A_WORK, CopyMessage, Credit, Supply
 from rebalance.ports import MS
 from rebalance.results import COMMITTED
 from rebalance.settling import STUCK_AFTER
@@ -18,7 +18,7 @@ from rebalance.supplying import BATCH_WORK
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
 from wal import records as r
-from wal.ids import SESSION_BYTES, Fragment, NodeId, tx_of
+from wal.ids import SESSION_BYTES, Fragment, NodeId, Version, tx_of
 
 READER = b"reader----000001"
 
@@ -243,6 +243,27 @@ def test_a_transfer_waits_for_a_checkpoint_and_not_for_memory(way: str) -> None:
     assert checkpoints >= 2
     copy.memory = 1 << 40
     end(copies)
+
+
+def test_history_of_large_values_is_as_much_work_as_they_are_large() -> None:
+    """A turn of the supplier makes no more of it than it has room for, and one of the copy takes no more."""
+    small, large = (r.Write("n", 0, 1, at, [b"k"], [bytes(size)], 0) for at, size in enumerate((8, 1 << 20)))
+    assert Supply(Version(1, 0), 1, 1, writes=[small]).work == 1
+    assert Supply(Version(1, 0), 1, 1, writes=[small, large, small]).work == 3 + (1 << 20) // WRITTEN_BYTES_A_WORK
+    copies, worked = three(), list[int]()
+    historical(copies)
+    copies["n1"].put(0, k4="v" * (1 << 20))
+    copies.run()
+    supplier, send = copies["n1"], copies["n1"].send
+
+    def sent(to: NodeId, message: CopyMessage) -> None:
+        worked.extend([supplier.work] if isinstance(message, Supply) and message.writes else [])
+        send(to, message)
+
+    supplier.send = sent  # type: ignore[method-assign]
+    move(copies)
+    end(copies)
+    assert max(worked) >= (1 << 20) // WRITTEN_BYTES_A_WORK
 
 
 def test_history_that_turns_out_to_be_gone_is_missed_and_rows_are_asked_for() -> None:
