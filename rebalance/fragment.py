@@ -382,6 +382,8 @@ class FragmentState:
 
     def lacking(self, lwm: int, ranges: list[tuple[int, int]]) -> list[Write]:
         """The writes of the tail that a copy with this lwm and these ranges lacks, in order."""
+        if self.counter.highest_applied <= lwm:
+            return []
         covered = PartitionCounter(lwm)
         for start, delta in ranges:
             covered.update(start, delta)

@@ -15,19 +15,20 @@ invariant 4 of ARCHITECTURE.md holds:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
 
 from msgspec import structs
 
-from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import rows_as_they_are, work_of_prepared
+from rebalance.table import Placement
+from rebalance.tails import can_be, emptied, lacked_by, lags, newest_first
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import CounterError, PartitionCounter
@@ -60,7 +61,8 @@ class Promotion(Rule):
         self._working_out: dict[int, dict[NodeId, CopyTail | None]] = {}  # of these, whose answers bring large writes
         self._beginning: dict[int, list[r.Write]] = {}  # of those that have taken all, what they issue again
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
-        self._unasked: deque[int] = deque()  # of those that wait
+        self._unasked: deque[int] = deque()  # of those that wait, or are foreseen
+        self._foreseen: dict[int, tuple[NodeId, ...]] = {}  # partitions that a step is about to bring, and who has them
         self._early: dict[NodeId, dict[int, CopyTail]] = {}  # asked by who goes by a step that is not here yet
         self._going_on = False
         self._ask_at = 0
@@ -68,6 +70,22 @@ class Promotion(Rule):
     def switch(self, new: NewMap) -> None:
         """A new map names this node primary of partitions that it does not serve yet."""
         self.begin(new.promoted)
+
+    def foresee(self, placements: Iterable[tuple[int, Placement]]) -> None:
+        """A step was accepted here that is likely to make this node primary of some partitions: their copies are asked now.
+
+        They keep the question, and answer when they go by the step. It says what this copy has until now: so it may be told
+        of what it has by then, which it takes once.
+        """
+        core = self.core
+        self._foreseen = {
+            number: tuple(node for node in placement.owners if node != core.node and node in placement.in_sync)
+            for number, placement in placements
+            if placement.primary == core.node != core.local[number].placement.primary
+        }
+        self._unasked.extend(self._foreseen)
+        if self._foreseen and not self._going_on:
+            self._go_on()
 
     def step(self, new: NewMap) -> None:
         """A light step: a copy that was let go has nothing to answer, and the others are asked on.
@@ -77,6 +95,7 @@ class Promotion(Rule):
         """
         if new.promoted:
             self._become(new.promoted)
+        self._foreseen = {}
         self._answer_early()
         for local in new.moved:
             if not local.mine and self.owed.pop(local.number, 0) is None:
@@ -107,24 +126,27 @@ class Promotion(Rule):
     def begin(self, partitions: Iterable[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
         self._waiting, self._working_out, self._early, self.owed = {}, {}, {}, {}
-        self._beginning, self._alone = {}, deque()
+        self._beginning, self._alone, self._foreseen = {}, deque(), {}
         self._become(partitions)
 
     def _become(self, partitions: Iterable[LocalPartition]) -> None:
-        known = self.core.replica.partitions
+        known, unasked = self.core.replica.partitions, dict.fromkeys(self._unasked)
+        asked: dict[int, None] = {}
         for local in partitions:
             self.owed[local.number] = None
             if local.number in known and known[local.number].epoch == local.epoch:
                 probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
             elif local.needed:
                 self._waiting[local.number] = dict.fromkeys(local.needed)
+                if local.number not in unasked and self._foreseen.get(local.number) == local.needed:
+                    asked[local.number] = None
             else:
                 self._alone.append(local)
-        self._ask()
+        self._ask(but=asked)
 
-    def _ask(self) -> None:
-        """Ask all who have not answered."""
-        self._unasked = deque(self._waiting)
+    def _ask(self, but: Container[int] = ()) -> None:
+        """Ask all who have not answered, save about partitions that were asked about before they were this node's."""
+        self._unasked = deque(number for number in self._waiting if number not in but)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
         self.alarm.at = self._ask_at if self._waiting else NEVER
         if not self._going_on:
@@ -145,9 +167,9 @@ class Promotion(Rule):
         while self._unasked and work < PIECE_WORK:
             number = self._unasked.popleft()
             work += 1 + len(partition(number).fragments)
-            mine = self._tail_of(number)
-            for survivor, answer in self._waiting.get(number, {}).items():
-                if answer is None:
+            mine, answers = self._tail_of(number), self._waiting.get(number)
+            for survivor in self._foreseen.get(number, ()) if answers is None else answers:
+                if answers is None or answers[survivor] is None:
                     by_survivor.setdefault(survivor, []).append(mine)
         for survivor, copies in by_survivor.items():
             core.send(survivor, AskTail(core.fence, copies))
@@ -183,12 +205,12 @@ class Promotion(Rule):
                 early.append(theirs)  # it is another's, or will be this one's by a step that is on its way here
                 continue
             state = core.replica.partition(theirs.partition)
-            if _emptied(state):
+            if emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
             mine = self._tail_of(theirs.partition)
             newer = state.epoch > theirs.epoch
             try:
-                writes = _lacked_by(theirs, state)
+                writes = lacked_by(theirs, state)
             except (CounterError, ValueError) as nonsense:
                 core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
                 continue
@@ -199,7 +221,8 @@ class Promotion(Rule):
         if early:
             probe("promotion.asked_before_the_step")
             self._early.setdefault(sender, {}).update((theirs.partition, theirs) for theirs in early)
-        core.send(sender, Tail(message.version, answers))
+        if answers:
+            core.send(sender, Tail(message.version, answers))
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
@@ -211,7 +234,7 @@ class Promotion(Rule):
             answers = self._waiting.get(answer.partition)
             if answers is None or sender not in answers:
                 continue
-            if not _can_be(answer, self.core.local[answer.partition].epoch):
+            if not can_be(answer, self.core.local[answer.partition].epoch):
                 probe("promotion.no_survivor_has_that")
                 continue  # it is asked again
             answers[sender] = answer
@@ -231,7 +254,7 @@ class Promotion(Rule):
         if self._working_out.get(number) is answers or None in answers.values():
             return
         brought: dict[tuple[Fragment, int], r.Write] = {}
-        for answer in _newest_first(answers):
+        for answer in newest_first(answers):
             for write in answer.writes:
                 brought.setdefault((write.fragment, write.start), write)
         if self.core.works_out(list(brought.values()), partial(self._take_over, number, answers)):
@@ -256,7 +279,7 @@ class Promotion(Rule):
         lowest = min((a.epoch for a in answers.values()), default=state.epoch)
         self._take(number, answers)
         state = core.replica.partition(number)
-        if _emptied(state):
+        if emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
         if not answers:
@@ -283,7 +306,7 @@ class Promotion(Rule):
         lacked = [
             write
             for namespace, fragment in state.fragments.items()
-            if any(_lags(a, namespace, fragment, lowest, state.epoch) for a in answers.values())
+            if any(lags(a, namespace, fragment, lowest, state.epoch) for a in answers.values())
             for write in fragment.lacking(fragment.stable, [])
             if write.end <= fragment.counter.lwm  # what lies above is issued again below
         ]
@@ -301,7 +324,7 @@ class Promotion(Rule):
     def _take(self, number: int, answers: dict[NodeId, CopyTail]) -> None:
         """Log what the survivors have and this copy lacks, the newest epoch's history first."""
         core = self.core
-        for answer in _newest_first(answers):
+        for answer in newest_first(answers):
             state = core.replica.partition(number)
             if answer.epoch > state.epoch:
                 probe("promotion.survivor_had_newer_epoch")
@@ -356,35 +379,6 @@ class Promotion(Rule):
                 assert_never(message)
 
 
-def _newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
-    return sorted((a for a in answers.values() if a is not None), key=lambda a: -a.epoch)
-
-
-def _can_be(answer: CopyTail, epoch: int) -> bool:
-    """Whether a survivor can have that: of this partition alone, of epochs that are over, and whole."""
-    number, prepares = answer.partition, answer.prepares
-    writes = answer.writes + [write for prepare in prepares for write in prepare.writes]
-    return (
-        answer.epoch < epoch
-        and all(prepare.partition == number and prepare.epoch < epoch for prepare in prepares)
-        and all(w.partition == number and w.epoch < epoch and len(w.keys) == len(w.values) for w in writes)
-    )
-
-
-def _lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:
-    """What a copy lacks of this one; raises ValueError where it cannot have what it says."""
-    known = {report.namespace: report for report in theirs.fragments} if theirs.epoch >= state.epoch else {}
-    writes: list[r.Write] = []
-    for namespace, fragment in state.fragments.items():
-        report = known.get(namespace)
-        writes.extend(fragment.lacking(*((report.lwm, report.ranges) if report is not None else (fragment.stable, []))))
-    return writes
-
-
-def _emptied(state: PartitionState) -> bool:
-    return any(fragment.loading for fragment in state.fragments.values())
-
-
 def _begin(local: LocalPartition, state: PartitionState, again: list[r.Write]) -> tuple[r.EpochStart, list[r.Record]]:
     """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
     number, epoch = local.number, local.epoch
@@ -436,13 +430,3 @@ def _starts(
     if above < up_to:
         firsts.setdefault(up_to, [])
     return [r.EpochStart(number, epoch, firsts[epoch]) for epoch in sorted(firsts)]
-
-
-def _lags(answer: CopyTail, namespace: Namespace, fragment: FragmentState, lowest: int, epoch: int) -> bool:
-    """Whether a survivor does not have exactly what this copy has of a fragment."""
-    if lowest < epoch:
-        return True
-    report = next((f for f in answer.fragments if f.namespace == namespace), None)
-    mine = (fragment.counter.lwm, fragment.counter.ranges)
-    theirs = (report.lwm, tuple(report.ranges)) if report else (0, ())
-    return mine != theirs

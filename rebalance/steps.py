@@ -213,9 +213,12 @@ def handover_step(
     numbers: Sequence[int],
     claims: Sequence[Claim],
     affinity: Affinity = assign,
+    *,
+    most: int = PARTITIONS_AT_ONCE,
 ) -> Step | None:
-    """The step that moves the primaries of these partitions to where they belong; None if none of them can be moved so."""
-    changed = movable(old, numbers, affinity)
+    """The step that moves the primaries of these partitions, or of the first ones, to where they belong; None if none of
+    them can be moved so."""
+    changed = movable(old, numbers, affinity, most=most)
     if not changed:
         return None
     lives = {m.node: m.allocation for m in old.members}

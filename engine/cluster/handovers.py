@@ -2,16 +2,18 @@
 
 ```
  coordinator                      primary that is to move          all members
+ a step (`engine.cluster.steps`) is decided: a majority has accepted it, and nobody goes by it
  HandOver(partitions) ----------> nothing new begins there;
                                   what has begun ends (bounded)
                       <---------- Drained
- all have drained: a step (`engine.cluster.steps`) ----------------> each goes by it; the new primary asks every copy
-                                                                     what it has, and then serves (`rebalance.promotion`)
+ all have drained: CommitStep -------------------------------------> each goes by it; the new primary asked every copy
+                                                                     what it has when it accepted the step: they answer
+                                                                     now, and then it serves (`rebalance.promotion`)
 ```
 
-That nothing is under way when the step is proposed is a courtesy, so that no transaction fails: what is acknowledged is
-safe without it. So the primary's word binds nobody, and where no step comes it goes on by itself. Whatever is unusual,
-such as a primary that does not answer, leaves the handover to a full exchange. `docs/handover.md` argues it.
+So nobody waits while the step is decided. That nothing is under way when it is told is a courtesy, so that no transaction
+fails: what is acknowledged is safe without it. So the primary's word binds nobody: where none comes the step is told after
+a while, as it is decided; and where no step comes the primary goes on by itself. `docs/handover.md` argues it.
 """
 
 from __future__ import annotations
@@ -26,23 +28,25 @@ from engine.messages.cluster import ToHandovers
 from engine.turn.core import Core
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import handover_step, movable
-from wal.ids import NO_VERSION, Ballot, NodeId, Version
+from rebalance.steps import handover_step
+from wal.ids import Ballot, NodeId, Version
 from wal.probe import probe
 
-HANDED_OVER_AT_ONCE = 512
-"""So many partitions stop together at most: each step is a map of its own, and each of them is asked about."""
+HANDED_OVER_LEAST = 128
+HANDED_OVER_OF_ALL = 32
+"""So many partitions, or such a part of all, stop together at most. All of them wait for what each takes, which all copies
+are asked about; and each step is a map of its own, which takes every node as long as there are partitions."""
 
 
 class _Handover:
-    """Partitions that this node, as the coordinator, has their primaries drain."""
+    """Partitions that this node, as the coordinator, has their primaries drain, once their step is decided."""
 
-    def __init__(self, after: Version, ballot: Ballot, by_primary: dict[NodeId, list[int]], deadline: int) -> None:
+    def __init__(self, after: Version, ballot: Ballot, by_primary: dict[NodeId, list[int]]) -> None:
         self.after = after
         self.ballot = ballot
         self.by_primary = by_primary
         self.awaited = dict.fromkeys(by_primary)
-        self.deadline = deadline
+        self.deadline = 0  # 0: it is not decided yet
 
 
 class _Draining:
@@ -80,7 +84,6 @@ class Handovers(Rule):
         self._keep = keep
         self._handover: _Handover | None = None
         self._draining: _Draining | None = None
-        self._failed_at = NO_VERSION  # by this map no step moves primaries: it did not work
         self._resend_at = 0
 
     # Coordinator.
@@ -90,32 +93,32 @@ class Handovers(Rule):
         core, exchange = self.core, self.exchange
         if exchange.standing is None or not exchange.all_hand_over or not core.affinity_known or not wanted:
             return False
-        if self.steps.under_way or self.under_way:
+        if self.steps.under_way:
             return True
-        assert core.topology is not None
-        if self._failed_at == core.version:
+        topology = core.topology
+        assert topology is not None
+        sure, most = self.steps.sure(), max(HANDED_OVER_LEAST, len(topology.placements) // HANDED_OVER_OF_ALL)
+        step = handover_step(topology, core.map_hash, wanted, sure, core.affinity, most=most)
+        if step is None:
             return False
         by_primary: dict[NodeId, list[int]] = {}
-        for number, _ in movable(core.topology, wanted, core.affinity, most=HANDED_OVER_AT_ONCE):
-            by_primary.setdefault(core.topology.placements[number].owners[0], []).append(number)
-        if not by_primary:
-            return False
-        deadline = core.attentive + self._patience
-        self._handover = _Handover(core.version, exchange.standing, by_primary, deadline)
-        core.note(f"handover after {core.version}: {sum(map(len, by_primary.values()))} partitions")
-        self._ask()
+        for number, _ in step.placements:
+            by_primary.setdefault(topology.placements[number].owners[0], []).append(number)
+        self._handover = _Handover(core.version, exchange.standing, by_primary)
+        core.note(f"handover after {core.version}: {len(step.placements)} partitions")
+        self.steps.begin(step, decided=self._drain)
         return True
-
-    @property
-    def under_way(self) -> bool:
-        """Whether primaries drain for a step that this node may yet propose."""
-        handover = self._handover
-        standing = self.exchange.standing, self.core.version
-        return handover is not None and (handover.ballot, handover.after) == standing
 
     @property
     def _patience(self) -> int:
         return (self.core.settings.exchange_drain_ms + self.core.settings.exchange_retry_ms) * MS
+
+    def _drain(self) -> None:
+        """The step is decided: the primaries that it moves are to end what they have begun."""
+        core, handover = self.core, self._handover
+        assert handover is not None
+        handover.deadline = core.attentive + self._patience
+        self._ask()
 
     def _ask(self) -> None:
         core, handover = self.core, self._handover
@@ -126,19 +129,19 @@ class Handovers(Rule):
             core.send(primary, HandOver(handover.after, handover.ballot, handover.by_primary[primary]))
 
     def on_drained(self, sender: NodeId, message: Drained) -> None:
-        """When all have drained, the step is proposed."""
-        core, handover = self.core, self._handover
-        if handover is None or not self.under_way or (message.version, message.ballot) != (handover.after, handover.ballot):
+        """When all have drained, the step is told."""
+        handover = self._handover
+        if handover is None or not handover.deadline or not self.steps.under_way:
+            return
+        if (message.version, message.ballot) != (handover.after, handover.ballot):
             return
         handover.awaited.pop(sender, None)
-        if handover.awaited or self.steps.under_way:
-            return
+        if not handover.awaited:
+            self._tell()
+
+    def _tell(self) -> None:
         self._handover = None
-        assert core.topology is not None
-        numbers = sorted(number for numbers in handover.by_primary.values() for number in numbers)
-        step = handover_step(core.topology, core.map_hash, numbers, self.steps.sure(), core.affinity)
-        assert step is not None, "what could move by this map still can"
-        self.steps.begin(step)
+        self.steps.tell()
 
     # Primary.
 
@@ -182,13 +185,14 @@ class Handovers(Rule):
         """Ask again; give up what takes too long, on either side."""
         core, handover = self.core, self._handover
         self.alarm.off()
-        if handover is not None and not self.under_way:
+        if handover is not None and not self.steps.under_way:
             self._handover = None
-        elif handover is not None and core.attentive >= handover.deadline:
-            probe("handover.did_not_drain")
-            self._handover, self._failed_at = None, core.version
-        elif handover is not None and self.alarm.is_due(self._resend_at, core.now):
-            self._ask()
+        elif handover is not None and handover.deadline:
+            if core.attentive >= handover.deadline:
+                probe("handover.did_not_drain")
+                self._tell()
+            elif self.alarm.is_due(self._resend_at, core.now):
+                self._ask()
         draining = self._draining
         if draining is not None and not draining.said:
             self.alarm.is_due(draining.patient_until, core.now)

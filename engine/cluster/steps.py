@@ -18,8 +18,8 @@ this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, assert_never, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, assert_never, get_args
 
 from engine.cluster.attempt import Intent
 from engine.cluster.claims import Claims
@@ -46,7 +46,7 @@ from rebalance.steps import (
     taking_out,
     worth_a_step,
 )
-from rebalance.table import Standing, Topology
+from rebalance.table import Placement, Standing, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe
@@ -59,14 +59,20 @@ HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
 
-class _Attempt:
-    """One light step that this node leads."""
+Placed: TypeAlias = Sequence[tuple[int, Placement]]
+"""Partitions, and where they are."""
 
-    def __init__(self, ballot: Ballot, step: Step, deadline: int) -> None:
+
+class _Attempt:
+    """One light step that this node leads. `decided`: a majority has accepted it, and nobody was told."""
+
+    def __init__(self, ballot: Ballot, step: Step, deadline: int, decided: Callable[[], None]) -> None:
         self.ballot = ballot
         self.step = step
         self.deadline = deadline
         self.accepts: dict[NodeId, None] = {}
+        self.decided = False
+        self.when_decided = decided
 
 
 class _Made(NamedTuple):
@@ -83,11 +89,12 @@ class Steps(Rule):
 
     takes = get_args(ToSteps)
 
-    def __init__(self, core: Core, exchange: Exchange, claims: Claims) -> None:
+    def __init__(self, core: Core, exchange: Exchange, claims: Claims, *, foreseen: Callable[[Placed], None]) -> None:
         super().__init__()
         self.core = core
         self.exchange = exchange
         self.claims = claims
+        self._foreseen = foreseen  # a step was accepted here, and is likely to be decided
         self.ballot = StandingBallot(core, exchange, claims, self.alarm)
         self.caught_up: dict[tuple[int, NodeId], NodeId] = {}  # MOVING copies, and the primaries who vouch for them
         self._attempt: _Attempt | None = None
@@ -223,14 +230,15 @@ class Steps(Rule):
         came, self._last_came = self._last_came, False
         return came
 
-    def begin(self, step: Step) -> None:
-        """Propose it, to all voters."""
+    def begin(self, step: Step, *, decided: Callable[[], None] | None = None) -> None:
+        """Propose it, to all voters; and tell it when it is decided, unless whoever wants to hear of that first does."""
         core, ballot = self.core, self.exchange.standing
         assert ballot is not None, "a step is proposed under a ballot that was promised"
         assert not self.under_way, "under one ballot one map is proposed after each"
         joins = "".join(f", {m.node} joins" for m in step.joins)
         core.note(f"step after {core.version} ballot {ballot}: {len(step.placements)} partitions{joins}")
-        self._attempt = _Attempt(ballot, step, core.attentive + core.settings.exchange_retry_ms * MS)
+        deadline = core.attentive + core.settings.exchange_retry_ms * MS
+        self._attempt = _Attempt(ballot, step, deadline, decided if decided is not None else self.tell)
         self._propose()
 
     def _propose(self) -> None:
@@ -244,7 +252,7 @@ class Steps(Rule):
         core.send(voters, ProposeStep(attempt.ballot, attempt.step))
 
     def on_accept(self, sender: NodeId, message: AcceptStep) -> None:
-        """Count an accept; a majority commits."""
+        """Count an accept; a majority decides."""
         core, attempt = self.core, self._attempt
         if attempt is None or not self.under_way or (message.after, message.ballot) != (core.version, attempt.ballot):
             return
@@ -254,14 +262,19 @@ class Steps(Rule):
             probe("steps.no_vote_in_this_life")
             return
         attempt.accepts[sender] = None
-        if sum(n in attempt.accepts for n in core.topology.voters) < core.topology.majority:
+        if attempt.decided or sum(n in attempt.accepts for n in core.topology.voters) < core.topology.majority:
             return
-        self._attempt = None
-        told = dict.fromkeys((*core.peers(), *(m.node for m in attempt.step.joins)))
-        if told:
+        attempt.decided = True
+        attempt.when_decided()
+
+    def tell(self) -> None:
+        """Tell all of the step that was decided, and go by it."""
+        core, attempt = self.core, self._attempt
+        assert attempt is not None
+        assert attempt.decided, "what is not decided is told to nobody"
+        if told := dict.fromkeys((*core.peers(), *(m.node for m in attempt.step.joins))):
             core.send_early(tuple(told), CommitStep(attempt.step))  # chosen already, whatever this disk says
-        self._adopt(attempt.step)
-        self.ballot.goes_on(attempt.ballot)
+        core.send(core.node, CommitStep(attempt.step))  # they need not wait until it goes by it
 
     def switch(self, _: NewMap) -> None:
         """A map of a full exchange: what was vouched for under the one before is vouched for again."""
@@ -292,13 +305,14 @@ class Steps(Rule):
         if core.topology is None or disk_of(core.topology, core.node) != core.allocation:
             probe("steps.no_vote_on_this_disk")
             return
-        if not fits(core.topology, core.map_hash, step):
+        if not self._fits(step):
             probe("steps.of_another_map")
             return
         made = self._make(step)
         if not core.replica.maps.has_accepted(message.ballot, made.step):
             core.vote(r.Accepted(step.after, message.ballot, b"", made.step, topologies.hash_of(made.topology)))
             core.replica.maps.know_accepted(made.step, made.topology)
+            self._foreseen(step.placements)
         core.send(sender, AcceptStep(step.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
     def on_commit(self, sender: NodeId, message: CommitStep) -> None:
@@ -306,10 +320,22 @@ class Steps(Rule):
         core, step = self.core, message.step
         if step.after < core.version:
             return
-        if core.topology is None or not fits(core.topology, core.map_hash, step):
+        if core.topology is None or not self._fits(step):
             core.send(sender, AskMap(core.version))
             return
+        attempt = self._attempt
         self._adopt(step)
+        if attempt is not None and attempt.step == step:
+            self._attempt = None
+            self.ballot.goes_on(attempt.ballot)
+
+    def _fits(self, step: Step) -> bool:
+        """Whether it may be taken here; what was looked at when it was proposed is not looked at again."""
+        core = self.core
+        assert core.topology is not None
+        if self._made is not None and self._made.of == step:
+            return (step.after, step.map_hash) == (core.version, core.map_hash)
+        return fits(core.topology, core.map_hash, step)
 
     def _adopt(self, step: Step) -> None:
         made = self._make(step)
@@ -332,6 +358,8 @@ class Steps(Rule):
         self.ballot.tick()
         if attempt is None or not self.under_way:
             self._attempt = None
+        elif attempt.decided:
+            pass  # who was told of that tells it, after a while in any case
         elif core.attentive >= attempt.deadline:
             probe("steps.timed_out")
             self._attempt = None

@@ -39,7 +39,7 @@ class Stepwise:
             if intent.leaving and not (intent.joins or intent.namespaces or intent.migrations):
                 return self._let_go(topology, intent.leaving)
             return steps.take(intent)
-        if not self._are_under_way:
+        if not steps.under_way:
             if intent.baseline is not None:
                 steps.rebase(intent.baseline)
             elif self.reasons.all_serve(topology):
@@ -47,10 +47,6 @@ class Stepwise:
             else:
                 probe("stepwise.nobody_is_taken_out_while_anybody_promotes")
         return True
-
-    @property
-    def _are_under_way(self) -> bool:
-        return self.steps.under_way or self.handovers.under_way
 
     def _stand(self, topology: Topology, intent: Intent) -> bool:
         """Ask for promises, where no full exchange is due: else another one leads, for a failure."""
@@ -62,7 +58,7 @@ class Stepwise:
     def _let_go(self, topology: Topology, leaving: Sequence[NodeId]) -> bool:
         """Note that they go, have their primaries moved, then their copies gone, and last of all them."""
         steps, noted = self.steps, going(topology)
-        if self._are_under_way:
+        if steps.under_way:
             return True
         if new := [n for n in leaving if n not in noted]:
             steps.note_going(new)

@@ -186,7 +186,7 @@ class Machines:
             vouched=lambda: list(self.supply.vouching.vouched),
             anew=self.anew,
         )
-        self.steps = Steps(core, self.exchange, self.claims)
+        self.steps = Steps(core, self.exchange, self.claims, foreseen=self.promotion.foresee)
         self.handovers = Handovers(
             core,
             self.exchange,

@@ -369,8 +369,8 @@ class Coordinator(Asking):
         core = self.core
         state = core.replica.partition(local.number)
         self._over.pop(local.number, None)  # their records are among those that are read now
-        start = b""
-        while rows := core.replica.store.scan((DECISIONS, local.number), start, 256):
+        start, name = b"", (DECISIONS, local.number)
+        while rows := core.replica.store.scan(name, start, 256) if name in core.replica.fragments else []:
             for tx, entry in rows:
                 if entry.value and tx not in self.active:
                     participants = [int.from_bytes(entry.value[i : i + 2], "big") for i in range(1, len(entry.value), 2)]

@@ -1,4 +1,4 @@
-"""Primaries that move while some members run a version of the program that knows of no handover steps."""
+"""When a partition stops whose primary moves by a step, and for what it waits; and where no step may move it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from engine.messages import Promise
+from rebalance.steps import Step
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import around
-from tests.sim.planted.stage import Stage, key
+from tests.sim.planted.stage import SETTINGS, Stage, key
 
 
 def _older(machine: Machine) -> None:
@@ -39,4 +40,80 @@ def test_a_step_moves_primaries_only_where_all_members_know_of_such_steps(plant:
         stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
         assert plant is None or drained.caught == 0, "a full exchange moved it"
         assert stage.get(key(1)) == b"first"
+        stage.curtain()
+
+
+def _moves_to_n2(stage: Stage) -> None:
+    """n2 comes back, and partition 1 is to move to it, from n3."""
+    stage.put(key(1), b"first")
+    stage.power_cut("n2")
+    stage.left_out("n2")
+    stage.start("n2")
+
+
+def test_a_partition_is_written_until_the_step_that_moves_it_is_decided() -> None:
+    with Stage(None) as stage:
+        asked = stage.lose("hand-over")
+        _moves_to_n2(stage)
+        stage.until(lambda: asked.caught > 0, "n3 is to hand partition 1 over")
+        nodes = [machine.node for machine in stage.world.machines.values() if machine.node is not None]
+        assert len(nodes) == 3
+        accepted = [node for node in nodes if node.core.replica.accepted[0] == node.core.version]
+        assert len(accepted) >= 2, "a majority has accepted what is not told yet"
+        assert stage.primary(1, "n3")
+        stage.put(key(1), b"second")
+        stage.end(asked)
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
+        assert stage.get(key(1)) == b"second"
+        stage.curtain()
+
+
+def test_who_becomes_primary_has_asked_all_copies_before_it_does() -> None:
+    with Stage(None) as stage:
+        waiting = stage.lose("hand-over")
+        _moves_to_n2(stage)
+        stage.until(lambda: waiting.caught > 0, "n3 is to hand partition 1 over")
+        stage.put(key(1), b"written after that")
+        asked = stage.lose("ask-tail")
+        stage.end(waiting)
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
+        assert asked.caught == 0, "it asks nobody again"
+        assert stage.get(key(1)) == b"written after that"
+        stage.end(asked)
+        stage.curtain()
+
+
+def test_not_all_that_moves_stops_together() -> None:
+    with Stage(None, settings=msgspec.structs.replace(SETTINGS, partitions=512)) as stage:
+        moved: list[int] = []
+        n1 = stage["n1"].node
+        assert n1 is not None
+
+        def begin(original: Callable[..., None], step: Step, **more: Any) -> None:
+            moved.append(len(step.placements))
+            original(step, **more)
+
+        around(n1.steps, "begin", begin)
+        _moves_to_n2(stage)
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
+        stage.wait(2_000)
+        steps = [count for count in moved if count]
+        assert sum(steps[-2:]) > 128 >= max(steps[-2:]), f"primaries moved by steps: {steps}"
+
+
+def test_a_step_is_told_although_a_primary_does_not_say_that_it_has_drained() -> None:
+    with Stage(None) as stage:
+        waiting = stage.lose("hand-over")
+        _moves_to_n2(stage)
+        stage.until(lambda: waiting.caught > 0, "n3 is to hand partition 1 over")
+        drained = stage.lose("drained")
+        stage.end(waiting)
+        oldest = stage["n1"].node
+        assert oldest is not None
+        full = oldest.core.maps.full
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
+        assert drained.caught > 0
+        assert oldest.core.maps.full == full, "nobody else stops for that"
+        assert stage.get(key(1)) == b"first"
+        stage.end(drained)
         stage.curtain()

@@ -16,6 +16,7 @@ from rebalance import plan as assignment
 from rebalance import steps as step_rules
 from rebalance import survivors as believed
 from rebalance import table as topologies
+from rebalance.messages import AskTail, Tail
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.rule import NewMap, Rule
 from rebalance.steps import Step
@@ -637,6 +638,37 @@ def primary_that_a_step_names_serves_at_once(machine: Machine) -> None:
         for local in new.promoted:
             promoting._activated(local)
 
+    _in_steps(machine, promoting, "step", step)
+
+
+@ELECTIONS.fault("10")
+def copies_answer_before_they_go_by_the_step(machine: Machine) -> None:
+    """Who is asked by the primary that a step is about to name answers at once, and the new primary goes by that."""
+    assert machine.node is not None
+    core, promoting = machine.node.core, machine.node.promotion
+    heard: list[tuple[NodeId, Tail]] = []
+    take = promoting.on_tail
+
+    def on_ask_tail(original: Callable[..., None], sender: NodeId, message: AskTail) -> None:
+        early = [c.partition for c in message.copies if core.local[c.partition].placement.primary != sender]
+        if early:
+            core.send(sender, Tail(message.version, [promoting._tail_of(number) for number in early]))
+        else:
+            original(sender, message)
+
+    def on_tail(original: Callable[..., None], sender: NodeId, message: Tail) -> None:
+        heard.append((sender, message))
+        original(sender, message)
+
+    def step(original: Callable[..., None], new: NewMap) -> None:
+        original(new)
+        if new.promoted:
+            for said in heard:
+                take(*said)
+            heard.clear()
+
+    around(promoting, "on_ask_tail", on_ask_tail)
+    around(promoting, "on_tail", on_tail)
     _in_steps(machine, promoting, "step", step)
 
 

@@ -1,0 +1,52 @@
+"""What copies say of their tails to a new primary, and what of it is news to whom: plain functions over what was said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rebalance.fragment import FragmentState
+from rebalance.messages import CopyTail
+from rebalance.partition import PartitionState
+from wal import records as r
+from wal.ids import Namespace, NodeId
+
+
+def newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
+    """Those who have answered, who took part in the newest epoch first."""
+    return sorted((a for a in answers.values() if a is not None), key=lambda a: -a.epoch)
+
+
+def can_be(answer: CopyTail, epoch: int) -> bool:
+    """Whether a survivor can have that: of this partition alone, of epochs that are over, and whole."""
+    number, prepares = answer.partition, answer.prepares
+    writes = answer.writes + [write for prepare in prepares for write in prepare.writes]
+    return (
+        answer.epoch < epoch
+        and all(prepare.partition == number and prepare.epoch < epoch for prepare in prepares)
+        and all(w.partition == number and w.epoch < epoch and len(w.keys) == len(w.values) for w in writes)
+    )
+
+
+def lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:
+    """What a copy lacks of this one; raises ValueError where it cannot have what it says."""
+    known = {report.namespace: report for report in theirs.fragments} if theirs.epoch >= state.epoch else {}
+    writes: list[r.Write] = []
+    for namespace, fragment in state.fragments.items():
+        report = known.get(namespace)
+        writes.extend(fragment.lacking(*((report.lwm, report.ranges) if report is not None else (fragment.stable, []))))
+    return writes
+
+
+def emptied(state: PartitionState) -> bool:
+    """Whether a copy survived in name only."""
+    return any(fragment.loading for fragment in state.fragments.values())
+
+
+def lags(answer: CopyTail, namespace: Namespace, fragment: FragmentState, lowest: int, epoch: int) -> bool:
+    """Whether a survivor does not have exactly what this copy has of a fragment."""
+    if lowest < epoch:
+        return True
+    report = next((f for f in answer.fragments if f.namespace == namespace), None)
+    mine = (fragment.counter.lwm, fragment.counter.ranges)
+    theirs = (report.lwm, tuple(report.ranges)) if report else (0, ())
+    return mine != theirs
