@@ -157,7 +157,7 @@ class LockCall(GetCall):
     """Lock keys for a transaction, to read them (`shared`) or to write them, and read them.
 
     `held` of them it has locked to read. `skip`: but for those that somebody has, which are read at `SKIPPED`. `holding`:
-    it has asked for other keys before.
+    it has asked for other keys, before or with these.
     """
 
     holding = False

@@ -271,7 +271,7 @@ class Transaction:
             if not (skip or now):
                 self._refuse_own_locks(namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
-            call.holding = bool(self._asked_for)
+            call.holding = len(new) > 1 or bool(self._asked_for)  # of several one may be granted elsewhere
             self._asked_for |= dict.fromkeys((namespace, key) for key in new)
             if not (shared or skip):
                 self._wanted |= dict.fromkeys((namespace, key) for key in new)

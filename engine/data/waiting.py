@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from engine.data.holdings import Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
 from engine.data.waiter import Waiter, named
 from wal.ids import TxId
+
+
+def _everybody(_: Waiter) -> bool:
+    return True
 
 
 class Waiting(Holdings):
@@ -38,7 +42,7 @@ class Waiting(Holdings):
         return bool(self._waiting)
 
     def may_close_a_circle(self, owner: TxId) -> bool:
-        """Whether it waits here and holds something: here, or elsewhere as its client says. Others may wait for it."""
+        """Whether it waits here and holds something, or may, elsewhere, as its client says. Others may wait for it."""
         waiters = self._waiters_of.get(owner, ())
         return bool(waiters) and (owner in self._keys or any(waiter.holding for waiter in waiters))
 
@@ -47,21 +51,26 @@ class Waiting(Holdings):
         """How many wait for something."""
         return len(self._waiters)
 
-    def waits(self) -> Iterator[tuple[TxId, TxId, Key, bool]]:
+    def waits(self, among: Callable[[Waiter], bool] = _everybody) -> Iterator[tuple[TxId, TxId, Key, bool]]:
         """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
 
         A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
         the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
-        holders and waiters.
+        holders and waiters. `among` these: of others nothing is said, and whoever stands behind such a one waits for those
+        for whom that one does.
         """
         for key, line in self._waiting.items():
             owner, readers = self._owner.get(key), list(self._sharing.get(key, ()))
             holders = [owner] if owner is not None else readers
             before: list[TxId] = []  # the readers that wait since the last writer; if there are none, that one
             writer: list[TxId] = []
+            behind = False  # somebody of whom nothing is said, and who keeps readers from the key
             for waiter in line:
+                if not among(waiter):
+                    behind = behind or not waiter.shared
+                    continue
                 ahead = writer if waiter.shared else before
-                if owner is not None or key in waiter.raised or not (writer or waiter.shared):
+                if owner is not None or key in waiter.raised or behind or not (writer or waiter.shared):
                     ahead = [*holders, *ahead]
                 for other in dict.fromkeys(ahead):
                     if other != waiter.owner:

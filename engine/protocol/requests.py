@@ -108,7 +108,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock", gc=False):
     `shared`: to read them; else to write them. `held` of them it has locked to read, and that must be so still. `label` is
     what those are told who wait for it. `skip`: keys that would have to be waited for to write them are not locked, and are
     answered with epoch `SKIPPED`. Of more than `KEYS_AT_ONCE` keys the first are locked and answered, and the rest is to be
-    asked for again. `holding`: it holds other keys already, perhaps elsewhere.
+    asked for again. `holding`: it holds other keys, or is to have them with these, perhaps elsewhere.
     """
 
     id: int

@@ -2,12 +2,13 @@
 
 A primary knows who waits there for whom, and nobody knows more. A circle that lies on one node it finds at the end of the
 turn in which somebody has begun to wait. For the others each tells the coordinator, at short intervals and only while
-somebody waits, which waits it has seen at two looks in a row; and once that there are none any more. A wait of one that
-holds something, here or elsewhere, may be what closes a circle: that is told of almost at once, and also that somebody has
-given up, who might be taken for a part of the next one. The coordinator lays
-together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
-anything but wait. It is the youngest, which has done least so far and meets the others again only when they are further;
-the nodes where it waits refuse it at once, and name all, the keys and the nodes.
+somebody waits, of those who wait and hold something, here or elsewhere; and once that there are none any more. Of who holds
+nothing, or does not say so, it tells after a while: nobody but who stands behind it waits for it. A wait of one that holds
+something may be what closes a circle: that is told of almost at once, and also that somebody has given up, who might be
+taken for a part of the next one. The coordinator lays together what it was told last: whoever stands in a circle will stand
+there until one gives way, for none of them does anything but wait. It is the youngest, which has done least so far and
+meets the others again only when they are further; the nodes where it waits refuse it at once, and name all, the keys and
+the nodes.
 
 Nothing rests on this. A report that is late, lost, or of waits that have just ended costs a transaction that may be run
 again, or a wait until the lock's timeout; and so would a circle of more than `WAITS_MAX` waits on a node.
@@ -22,6 +23,7 @@ from typing import NamedTuple, assert_never, get_args
 from engine.cluster.detector import Detector
 from engine.data.holdings import Key, Who
 from engine.data.locks import LockTable
+from engine.data.waiter import Waiter
 from engine.messages import GiveWay, Waits
 from engine.messages.transactions import ToDeadlocks
 from engine.protocol.requests import Link
@@ -32,9 +34,11 @@ from wal.ids import Namespace, NodeId, TxId
 from wal.probe import probe
 
 LOOK_MS = 30
-"""From look to look; a wait that two of them saw is told of."""
+"""From look to look."""
 SOON_MS = 2
 """From look to look when one has begun to wait that holds something."""
+LONG_MS = 500
+"""Whoever waits for so long is told of, whether or not it says that it holds something."""
 STALE_MS = 1_000
 """What a node told so long ago counts no more: by now it would have told something else."""
 WAITS_MAX = 500
@@ -69,7 +73,6 @@ class Deadlocks(Rule):
         self._locks = locks
         self._look_at = 0
         self._looked_at = 0
-        self._seen: dict[_Waiting, None] = {}  # at the last look
         self._telling = False  # of some, the last time
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
 
@@ -79,20 +82,23 @@ class Deadlocks(Rule):
         return self._look_at if (self._locks.waiters or self._telling) and self.core.serving else NEVER
 
     def tick(self) -> None:
-        """Tell of the waits that were there at the last look, too, and of those that may be a part of a circle."""
+        """Tell of the waits that may be a part of a circle."""
         core = self.core
         self._look_at, self._looked_at = core.now + LOOK_MS * MS, core.now
-        found = {wait[:2]: wait for wait in islice(self._locks.waits(), WAITS_MAX)}
-        core.work += len(found)
-        risky = self._locks.may_close_a_circle
-        stood = [wait for pair, wait in found.items() if pair in self._seen or risky(pair[0])]
-        self._seen = dict.fromkeys(found)
+        found = list({wait[:2]: wait for wait in islice(self._locks.waits(self._matters), WAITS_MAX)}.values())
+        core.work += len(found) + self._locks.waiters // 4
         coordinator = self._detector.coordinator()
-        if (stood or self._telling) and coordinator is not None:
-            about = [(*key, *self._who(holder)) for _, holder, key, _ in stood]
-            shared = [to_read for _, _, _, to_read in stood]
-            self._report(coordinator, Waits(core.fence, [wait[:2] for wait in stood], about, shared))
-        self._telling = bool(stood)
+        if (found or self._telling) and coordinator is not None:
+            about = [(*key, *self._who(holder)) for _, holder, key, _ in found]
+            shared = [to_read for _, _, _, to_read in found]
+            self._report(coordinator, Waits(core.fence, [wait[:2] for wait in found], about, shared))
+        self._telling = bool(found)
+
+    def _matters(self, waiter: Waiter) -> bool:
+        """Whether who waits holds something, or has waited for long."""
+        if self._locks.may_close_a_circle(waiter.owner):
+            return True
+        return waiter.who is not None and self.core.now - waiter.who.since >= LONG_MS * MS
 
     def _report(self, coordinator: NodeId, waits: Waits) -> None:
         self.core.send(coordinator, waits)
@@ -140,7 +146,7 @@ class Deadlocks(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
-        self._seen, self._told, self._telling = {}, {}, False
+        self._told, self._telling = {}, False
 
     def on_waits(self, sender: NodeId, message: Waits) -> None:
         """Look for circles in what was told last."""
@@ -185,7 +191,7 @@ class Deadlocks(Rule):
     def on_give_way(self, sender: NodeId, message: GiveWay) -> None:
         """A transaction is not to wait here any more."""
         following = [*message.circle[1:], message.victim]
-        here = ((waiter, holder) for waiter, holder, _, _ in self._locks.waits())
+        here = ((waiter, holder) for waiter, holder, _, _ in self._locks.waits(self._matters))
         if message.version == self.core.fence and (message.victim, following[0]) in here:
             labels = [label for _, _, _, label in message.links]
             shared = message.shared if len(message.shared) == len(labels) else [False] * len(labels)

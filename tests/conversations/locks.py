@@ -8,6 +8,7 @@ press t1 a b for=5s      the same as wait, of one that holds other keys, perhaps
 early t1 a b for=5s      the same as wait, of one for whom what is handed on will do; early-read: to read them
 pin t1 a b reads=c       it voted: these keys wait for the outcome (a new primary pins what it finds prepared)
 commit t1 a b            the same for its one record, which is being logged
+waits [holding]          who waits for whom: all, or those who hold something
 give-up t1 [a]           its client does not want it any more
 lease t1 10s             its client must renew within so long
 certain t1 p1 a b        its commit is, in a partition, where it has written these
@@ -168,9 +169,11 @@ class LockStory(Interpreter):
     def on_busy(self, command: Command) -> list[str]:
         return [f"{_name(key)} {'busy' if self.table.busy(key) else 'free'}" for key in self._keys(command)]
 
-    def on_waits(self, _: Command) -> list[str]:
+    def on_waits(self, command: Command) -> list[str]:
         """Who waits for whom."""
-        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other, _, _ in self.table.waits()]
+        table = self.table
+        waits = table.waits(lambda one: table.may_close_a_circle(one.owner)) if command.flag("holding") else table.waits()
+        return [f"{self.names.tx_name(one)} for {self.names.tx_name(other)}" for one, other, _, _ in waits] or ["nobody"]
 
     def on_give_way(self, command: Command) -> None:
         owner = self._owner(command)

@@ -120,7 +120,7 @@ class SimTransaction:
         call = GetCall(namespace, new, cut=self.cut)
         if not self.optimistic:
             call = LockCall(self.owner, namespace, new, self.lock_timeout_ms, shared=shared, held=held, skip=skip)
-            call.holding = bool(self.read)
+            call.holding = bool(self.read) or len(new) > 1
             self.read = {(namespace, key): (0, 0, None) for key in new} | self.read  # so that a failure releases them
             self.asked_for |= {(namespace, key): None for key in new}
         await self.client.call(call, timeout_ns=self.timeout_ns + self.lock_timeout_ms * MS)

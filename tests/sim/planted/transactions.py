@@ -10,7 +10,7 @@ import msgspec
 from engine.data.counting import Counting
 from engine.data.looks import Look
 from engine.messages import Inquired, PrepareParts, Vote, Waits
-from engine.protocol.requests import Check, Rows
+from engine.protocol.requests import Check, Lock, Rows
 from engine.state.store import Page
 from engine.transactions.commits import Phase, Transaction
 from rebalance.partition import LocalPartition
@@ -573,6 +573,15 @@ def who_holds_something_waits_unnoticed(machine: Machine) -> None:
     """A node tells of the waits of those who hold something no sooner than of others, which close no circle."""
     assert machine.node is not None
     replace(machine.node.locks, "may_close_a_circle", lambda owner: False)
+
+
+@TRANSACTIONS.fault("10")
+def what_else_a_client_has_asked_for_is_not_heard(machine: Machine) -> None:
+    """A node looks only at what it has granted itself, when it says who waits and holds something."""
+    assert machine.node is not None
+    handlers = machine.node._on_request
+    lock = handlers[Lock]
+    handlers[Lock] = lambda session, request: lock(session, msgspec.structs.replace(request, holding=False))
 
 
 @TRANSACTIONS.fault("10")
