@@ -30,6 +30,8 @@ from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, Pa
 from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
 
+READ_WORK = 64
+"""Rows that are more work to read than this are read later."""
 FOLDED_MAX = 2_000
 """So many rows are handed to an older cut at once; more stay where they are until the older one goes."""
 
@@ -117,6 +119,10 @@ class Kept:
             probe("cut.kept_at_once")
             self._note(cut, name, keys)
             return
+        if self._store.base.fitting_of(name, keys)[1] > READ_WORK:
+            probe("cut.large_rows_are_kept")
+            self._note(cut, name, keys)
+            return
         mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
         for key in keys:
             if key not in mine:
@@ -150,8 +156,9 @@ class Kept:
         """Read what was not read yet, before a checkpoint is finished; yields how much work each piece was."""
         while self._unread:
             cut, name, keys, _ = self._unread[0]
-            some = keys[-PIECE_KEYS:]
-            del keys[-PIECE_KEYS:]
+            some = keys[: -PIECE_KEYS - 1 : -1]
+            fit, large = self._store.base.fitting_of(name, some)
+            del some[fit:], keys[-len(some) :]
             if not keys:
                 self._unread.popleft()
             if cut not in self._rows:
@@ -161,7 +168,7 @@ class Kept:
                 held = mine[key] = _read(key, mine[key])
                 size += _weight(key, held)
             self._weigh(cut, size)
-            yield PIECE_KEYS // 2
+            yield len(some) // 2 + large
 
     def has_unread(self) -> bool:
         """Whether something is still to be read."""

@@ -36,6 +36,11 @@ class Weighing(Protocol):
         ...
 
 
+def all_at_once(keys: Sequence[bytes]) -> tuple[int, int]:
+    """`Weighing.fitting_of` where nothing lies below."""
+    return len(keys), 0
+
+
 def fitted(sizes: Sequence[int], limit: int) -> tuple[int, int]:
     """Of rows of these sizes, and at least one, and `limit`, so many as have `FIT_BYTES`; and the work to read those."""
     total = 0

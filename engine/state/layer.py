@@ -7,10 +7,10 @@ is looked up below then, once: so both cost what has changed, and a count of an 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -19,6 +19,8 @@ from wal.ids import Fragment
 
 E = TypeVar("E", bound=Entry)
 T = TypeVar("T")
+AtOnce: TypeAlias = Callable[[Sequence[bytes]], tuple[int, int]]
+"""See `engine.state.held.Weighing.fitting_of`."""
 
 
 class Layer(Generic[E]):
@@ -93,9 +95,9 @@ class Layer(Generic[E]):
 
     # Counted.
 
-    def look_below(self, fragment: Fragment, below: Callable[[bytes], E | None], most: int) -> int:
-        """Look up to `most` of the keys up that came since the last count; how many there were, above `most` if more are
-        left. What lies below a layer stays what it is for as long as there is the layer."""
+    def look_below(self, fragment: Fragment, below: Callable[[bytes], E | None], most: int, at_once: AtOnce) -> int:
+        """Look up to `most` of the keys up that came since the last count, as far as they are looked up `at_once`; how much
+        work it was, above `most` if more are left. What lies below a layer stays what it is while there is the layer."""
         rows = self.rows.get(fragment)
         if not rows:
             return 0
@@ -106,16 +108,18 @@ class Layer(Generic[E]):
             unseen.extend(islice(reversed(rows), new))
         if not unseen:
             return 0
-        some = unseen[-most:]
+        some = unseen[: -most - 1 : -1]
+        fit, large = at_once(some)
+        some = some[:fit]
         replaced += sum((held := below(key)) is not None and held.value is not None for key in some)
         self._replaced[fragment] = seen + len(some), replaced
-        count = len(unseen)
-        del unseen[-most:]
+        work = len(unseen) + large
+        del unseen[-len(some) :]
         if unseen:
             self._unseen[fragment] = unseen
-        else:
-            self._unseen.pop(fragment, None)
-        return count
+            return max(work, most + 1)
+        self._unseen.pop(fragment, None)
+        return work
 
     def more(self, fragment: Fragment) -> int:
         """How many rows more there are with this layer than without; all of its keys were looked up below."""

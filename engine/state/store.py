@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from engine.state.held import FIT_WORK, Held, Weighing, sum_some_of
+from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
 from engine.state.layer import Layer, merged
 from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
@@ -335,10 +335,11 @@ class LayeredStore:
         """
         active, frozen = self._active, self._frozen
         work, stored = 0, fragment not in active.cleared and self._stored(fragment) != 0
+        at_once = partial(self.base.fitting_of, fragment) if stored else all_at_once
         if frozen is not None and fragment not in active.cleared:
-            work = frozen.look_below(fragment, self._below_frozen(fragment, stored=stored), most)
+            work = frozen.look_below(fragment, self._below_frozen(fragment, stored=stored), most, at_once)
         if work <= most:
-            work += active.look_below(fragment, self.below(fragment, stored=stored), max(1, most - work))
+            work += active.look_below(fragment, self.below(fragment, stored=stored), max(1, most - work), at_once)
         return work
 
     def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:

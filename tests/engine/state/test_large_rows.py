@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.data.kept import Kept
 from engine.state.held import FIT_BYTES, FIT_WORK
 from engine.state.store import BaseStore, CheckpointImage, Entry, LayeredStore, Row
 from engine.state.store_lmdb import LmdbStore
@@ -28,21 +29,23 @@ class Metered(LayeredStore):
         super().__init__(base)
         self.bytes = 0
         self._inside = False  # of one of them
-        for name in ("scan", "digests", "held", "sum_some", "fitting"):
-            setattr(base, name, self._metered(base, getattr(base, name), counts=name != "fitting"))
+        for name in ("scan", "digests", "held", "sum_some", "fitting", "get"):
+            setattr(base, name, self._metered(base, name))
 
-    def _metered(self, base: BaseStore, read: Callable[..., Any], *, counts: bool) -> Callable[..., Any]:
-        scan = base.scan
+    def _metered(self, base: BaseStore, name: str) -> Callable[..., Any]:
+        scan, get, read = base.scan, base.get, getattr(base, name)
 
         def reading(fragment: Fragment, *what: Any, **how: Any) -> Any:
             if self._inside:
                 return read(fragment, *what, **how)
             self._inside = True
-            if isinstance(what[0], bytes):
+            rows: list[Row] = []
+            if name in ("get", "held"):
+                keys = what if name == "get" else what[0]
+                rows = [(key, entry) for key in keys if (entry := get(fragment, key)) is not None]
+            elif name != "fitting":
                 rows = scan(fragment, *what, **how)
-            else:
-                rows = [(key, entry) for key in what[0] if (entry := base.get(fragment, key)) is not None]
-            self.bytes += sum(len(entry.value or b"") for _, entry in rows) if counts else 0
+            self.bytes += sum(len(entry.value or b"") for _, entry in rows)
             found = read(fragment, *what, **how)
             self._inside = False
             return found
@@ -118,6 +121,35 @@ def test_and_so_is_what_is_written_in_the_place_of_large_rows(store: Metered) ->
     assert steps > len(ROWS) // len(SIZES)
     now = {key: Entry(2, counter, b"small") for counter, key in enumerate([*ROWS, b"new"], 100)}
     assert walk.digest == sum(row_digest(key, entry) for key, entry in now.items()) % (1 << 64)
+
+
+def test_rows_are_counted_a_few_at_a_time_where_large_ones_were_written_anew(store: Metered) -> None:
+    for counter, key in enumerate([*ROWS, b"new"], 100):
+        store.set(NAME, key, Entry(2, counter, b"small" if counter % 2 else None))
+    looks = 0
+    while store.look_below(NAME, 500) > 500:
+        assert store.took() <= MOST
+        looks += 1
+    assert looks > len(ROWS) // len(SIZES)
+    assert store.count(NAME) == (len(ROWS) + 1) // 2
+
+
+def test_large_rows_that_are_overwritten_are_kept_for_a_snapshot_and_read_later(store: Metered) -> None:
+    kept = Kept(store)
+    kept.begin((1, 1))
+    kept.keep(NAME, list(ROWS), (1, 1))
+    assert store.took() == 0
+    assert kept.has_unread()
+    for counter, key in enumerate(ROWS, 100):
+        store.put(NAME, key, Entry(2, counter, b"new"))
+    while kept.has_unread():
+        next(kept.read())
+        assert store.took() <= MOST
+    assert {key: kept.at((1, 1), NAME, key) for key in ROWS} == ROWS
+    kept.end((1, 1))
+    kept.begin((1, 2))
+    kept.keep(NAME, [b"000"], (1, 2))
+    assert not kept.has_unread(), "a small one is kept at once"
 
 
 def test_where_all_rows_are_small_nobody_looks_how_large_they_are(tmp_path: Path) -> None:
