@@ -22,7 +22,7 @@ reads nothing else of the notes.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -38,6 +38,7 @@ from wal.codec import (
     encode_trailer,
 )
 from wal.disk import Disk, DiskError, File
+from wal.growing import ordinals
 from wal.ids import COUNTER_MAX, Fragment
 from wal.probe import probe
 from wal.register import Written
@@ -127,7 +128,7 @@ class Notes:
         live = self._live
         if self._waits is None:
             self._waits, self._told_to = self._told(), live.end
-            self._due = live.end + max(NOTES_BYTES, BYTES_EACH * len(live.index.fragments))
+            self._due = live.end + max(NOTES_BYTES, BYTES_EACH * len(live.notes.growing.rows))
         entry = self._waits
         if entry.trailer.end > live.synced_to:
             return None
@@ -166,12 +167,11 @@ class Notes:
     def _told(self) -> Entry:
         """What the segment's blocks say since it was told last."""
         index, about, filters = self._live.notes.so_far()
-        assert index.mentions is not None, "an index that is added to tells of everything"
         entry = Entry(
             self._live.trailer(),
             index.starts[-1],
             big_endian(index.starts[self._blocks :]),
-            fragments=self._fragments.more({name: entry.blocks for name, entry in index.fragments.items()}),
+            fragments=self._fragments.more(index.rows, ordinals),
             mentions=self._mentions.more(index.mentions),
             about=self._about.more(about),
             firsts=big_endian(filters.firsts[self._groups :]),
@@ -192,17 +192,21 @@ def encoded(entry: Entry, register: Written | None) -> bytes:
     return register.placed(body[:-TRAILER_BYTES], len(names), starts_at, entry.trailer) + trailer
 
 
+def _since(row: array[int], told: int) -> array[int]:
+    return row[told:]
+
+
 class _Growing(Generic[K]):
     """Rows that grow, as far as they were told."""
 
     def __init__(self) -> None:
         self._told: list[int] = []
 
-    def more(self, rows: Mapping[K, array[int]]) -> Rows[K]:
-        """What came to them. O(rows, and what came)."""
+    def more(self, rows: Mapping[K, array[int]], since: Callable[[array[int], int], array[int]] = _since) -> Rows[K]:
+        """What came to them, which is of a row what came `since` it was so long. O(rows, and what came)."""
         names = list(islice(rows, len(self._told), None))
         self._told += [0] * len(names)
-        new = [row[told:] if len(row) > told else _NONE for row, told in zip(rows.values(), self._told, strict=True)]
+        new = [since(row, told) if len(row) > told else _NONE for row, told in zip(rows.values(), self._told, strict=True)]
         self._told = list(map(len, rows.values()))
         counts = array("I", map(len, new))
         return Rows(names, big_endian(counts), big_endian(array("I", b"".join(new))))

@@ -48,9 +48,8 @@ class Parts(NamedTuple):
 class FragmentIndex:
     """One fragment in one segment.
 
-    `blocks` are ordinals, which rise; `marks[i]` is the highest counter in the first `every` * (i + 1) of them. The last
-    mark is made when it can no longer rise: with the block that follows, or by `complete`. `runs` has the first and the
-    last part of each block that speak of it, where the segment's `parts` are known.
+    `blocks` are ordinals, which rise; `marks[i]` is the highest counter in the first `every` * (i + 1) of them. `runs` has
+    the first and the last part of each block that speak of it, where the segment's `parts` are known.
     """
 
     __slots__ = ("blocks", "every", "high", "low", "marks", "runs")
@@ -59,27 +58,16 @@ class FragmentIndex:
         self,
         low: int,
         high: int,
-        blocks: array[int] | None = None,
+        blocks: array[int],
         marks: array[int] | None = None,
         every: int = MARK_EVERY,
     ) -> None:
         self.low = low
         self.high = high
-        self.blocks = array("I") if blocks is None else blocks
+        self.blocks = blocks
         self.marks = array("Q") if marks is None else marks
         self.every = every
         self.runs: bytes | None = None
-
-    def speaks(self, ordinal: int) -> None:
-        """Block `ordinal` is about it; what its counters are comes next."""
-        blocks = self.blocks
-        self.complete()
-        blocks.append(ordinal)
-
-    def complete(self) -> None:
-        """Nothing more comes from the last of `blocks`."""
-        if len(self.blocks) // self.every > len(self.marks):
-            self.marks.append(self.high)
 
     def after(self, counter: int) -> array[int]:
         """The ordinals of all blocks that can hold a counter above `counter`: a suffix of `blocks`."""
@@ -100,63 +88,19 @@ class FragmentIndex:
 
 
 class SegmentIndex:
-    """The blocks of one segment and the fragments in them.
+    """The blocks of one segment and the fragments in them, for whoever reads it; `wal.growing` has those of one that grows.
 
-    `bytes_max` is never less than what the index takes in a footer, so that a footer always fits where room was left.
     `mentions` has the ordinals of the blocks that only mention a fragment; None where a footer does not tell. `parts` are
     known once the segment is sealed (`wal.parts`).
     """
 
-    __slots__ = ("bytes_max", "fragments", "mentions", "parts", "starts")
+    __slots__ = ("fragments", "mentions", "parts", "starts")
 
     def __init__(self) -> None:
         self.starts = array("I")
         self.fragments: dict[Fragment, FragmentIndex] = {}
         self.mentions: dict[Fragment, array[int]] | None = {}
         self.parts: Parts | None = None
-        self.bytes_max = 32
-
-    def growth(self, touched: Touched) -> int:
-        """By how much `bytes_max` grows with a block that touches these. O(touched)."""
-        bytes_new = 4 + 12 * len(touched)
-        mentions = self.mentions or {}
-        for fragment, (_, high) in touched.items():
-            if fragment not in (self.fragments if high else mentions):
-                bytes_new += 64 + len(fragment[0].encode())
-        return bytes_new
-
-    def add(self, offset: int, touched: Touched) -> None:
-        """The next block begins at `offset` and touches these. O(touched)."""
-        ordinal = len(self.starts)
-        self.starts.append(offset)
-        self.bytes_max += 4 + 12 * len(touched)
-        for fragment, (low, high) in touched.items():
-            if not high:
-                self._mention(fragment, ordinal)
-                continue
-            entry = self.fragments.get(fragment) or self.begin(fragment, low)
-            entry.speaks(ordinal)
-            entry.low = min(low, entry.low)
-            entry.high = max(high, entry.high)
-
-    def begin(self, fragment: Fragment, low: int) -> FragmentIndex:
-        """A fragment that was not there yet; its first block comes next, with `low` in it."""
-        self.bytes_max += 64 + len(fragment[0].encode())
-        entry = self.fragments[fragment] = FragmentIndex(low, low)
-        return entry
-
-    def complete(self) -> None:
-        """Nothing more comes from the last block."""
-        for entry in self.fragments.values():
-            entry.complete()
-
-    def _mention(self, fragment: Fragment, ordinal: int) -> None:
-        assert self.mentions is not None, "an index that is added to tells of everything"
-        known = self.mentions.get(fragment)
-        if known is None:
-            known = self.mentions[fragment] = array("I")
-            self.bytes_max += 64 + len(fragment[0].encode())
-        known.append(ordinal)
 
     def speaking_of(self, wanted: Iterable[Fragment] | Mapping[Fragment, Sequence[int]]) -> list[int] | None:
         """The ordinals, in order, of the blocks that speak of these fragments in any way; None if it does not tell.
@@ -189,17 +133,6 @@ class SegmentIndex:
         """Each fragment with its highest counter here."""
         for fragment, entry in self.fragments.items():
             yield fragment, entry.high
-
-    def snapshot(self, fragments: Iterable[Fragment]) -> SegmentIndex:
-        """A copy of what concerns these fragments, for another thread to read while blocks are added here."""
-        twin = SegmentIndex()
-        twin.starts = self.starts[:]
-        for fragment in fragments:
-            entry = self.fragments.get(fragment)
-            if entry is not None:
-                entry.complete()
-                twin.fragments[fragment] = FragmentIndex(entry.low, entry.high, entry.blocks[:], entry.marks[:])
-        return twin
 
 
 def touched_by(records: Sequence[Record]) -> Touched:

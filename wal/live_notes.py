@@ -18,6 +18,7 @@ from wal.checksum import Checksum, crc32c
 from wal.codec import UNDECODABLE, FormatError, SegmentHeader, Trailer, big_endian, native
 from wal.disk import DiskError, File
 from wal.footer import Span, Told, numbers
+from wal.growing import ordinals
 from wal.ids import COUNTER_MAX, Fragment
 from wal.index import FragmentIndex, SegmentIndex
 from wal.register import Read, Register, Registers, registers_in
@@ -106,9 +107,9 @@ class LiveNotes(Told):
         known = [first for first in filters.firsts if first < count]
         open_at = FILTER_BYTES * max(0, len(known) - 1)
         return (
-            _cut({name: entry.blocks for name, entry in index.fragments.items()}, count)
+            _cut({name: ordinals(row) for name, row in index.rows.items()}, count)
             == {name: entry.blocks for name, entry in told.fragments.items()}
-            and _cut(index.mentions or {}, count) == told.mentions
+            and _cut(index.mentions, count) == told.mentions
             and _cut(about, count) == _rows([entry.about for entry in self._entries], None)
             and begin == known
             and bits[:open_at] == b"".join(whole)[:open_at]

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wal.codec import BlockHeader
+from wal.growing import BYTES, HIGH, LOW, WRITES, GrowingIndex, Row, speak
 from wal.ids import DECISIONS, NAME_MAX, Fragment
-from wal.index import MARK_EVERY, FragmentIndex, SegmentIndex, Touched, touched_by
+from wal.index import SegmentIndex, Touched, touched_by
 from wal.parts import RECORDS_MIN, parts_max
 from wal.records import History, Record, Update, Write
 from wal.register import register_max
@@ -90,14 +91,16 @@ class Notes:
         "_parted",
         "_size",
         "_summary",
+        "_whole",
         "summarised",
     )
 
     def __init__(self, *, summarised: bool) -> None:
         self.summarised = summarised
-        self._index = SegmentIndex()
-        self._summary = Summary()
-        self._known: dict[Fragment, _Known] = {}
+        self._index = GrowingIndex()
+        self._summary = Summary(self._index)
+        self._whole: SegmentIndex | None = None  # the index, if it was asked for since the last block
+        self._known: dict[Fragment, Row] = {}  # those of the index whose writes name no transactions but their own
         self._gathered: list[tuple[int, BlockHeader, Noted]] = []
         self._bytes = 0  # of the blocks that were gathered
         self._growth = 0  # what they bring at most
@@ -107,7 +110,15 @@ class Notes:
 
     @property
     def index(self) -> SegmentIndex:
-        """Where what is."""
+        """Where what is, for a reader. O(fragments), where blocks have come since it was asked for."""
+        self.go_through()
+        if self._whole is None:
+            self._whole = self._index.whole()
+        return self._whole
+
+    @property
+    def growing(self) -> GrowingIndex:
+        """The same as it grows."""
         self.go_through()
         return self._index
 
@@ -115,18 +126,12 @@ class Notes:
     def summary(self) -> Summary:
         """What there is. O(fragments)."""
         self.go_through()
-        rows = self._summary.tally.writes
-        for fragment, known in self._known.items():
-            row = rows[fragment]
-            row[0] += known.updates
-            row[1] += known.updates
-            row[4] += known.size
-            known.updates = known.size = 0
+        self._summary.tally.writes = dict(self._index.tallied())
         return self._summary
 
-    def so_far(self) -> tuple[SegmentIndex, dict[int, array[int]], Filters]:
+    def so_far(self) -> tuple[GrowingIndex, dict[int, array[int]], Filters]:
         """The index, and of the summary what grows block by block: what concerns partitions, and the filters."""
-        return self.index, self._summary.about, self._summary.filters
+        return self.growing, self._summary.about, self._summary.filters
 
     def leave(self, room: int, noted: Noted) -> bool:
         """Whether what they take in a footer fits into so many bytes, once a block like this is added."""
@@ -163,6 +168,7 @@ class Notes:
         gathered, self._gathered, self._bytes, self._growth = self._gathered, [], 0, 0
         if not gathered:
             return False
+        self._whole = None
         index, summary = self._index, self._summary
         summary.tally.add_blocks([header for _, header, noted in gathered if noted.records])
         counted: dict[type[Record], tuple[int, int]] = {}
@@ -184,7 +190,7 @@ class Notes:
     def _writes(self, offset: int, writes: Sequence[Write]) -> None:
         """Note the writes of a block that has nothing else: the innermost loop of who writes a log.
 
-        What `FragmentIndex.speaks` and `Tally.write` do for nearly every write, an update of one key, is written out.
+        What `GrowingIndex.count` does for nearly every write, an update of one key, is written out.
         """
         index, known_as = self._index, self._known.get
         ordinal = len(index.starts)
@@ -193,53 +199,37 @@ class Notes:
         for write in writes:
             keys, start, at = write.keys, write.start, crc32(write.tx)
             slots[at & MASK] = slots[at >> SHIFT & MASK] = YES
-            known = known_as((write.namespace, write.partition))
-            if known is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:
-                known, high = self._any(write), write.end
+            row = known_as((write.namespace, write.partition))
+            if row is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:
+                row, high = self._any(write, ordinal), write.end
             else:
                 high = start + 1
-                known.updates += 1
-                known.size += len(keys[0]) + len(value)
-            entry = known.entry
-            if known.last != ordinal:
-                known.last = ordinal
-                if not len(entry.blocks) % MARK_EVERY:
-                    entry.complete()
-                entry.blocks.append(ordinal)
+                row[WRITES] += 1
+                row[BYTES] += len(keys[0]) + len(value)
+            if row[-1] != ordinal:
+                speak(row, ordinal)
                 spoken += 1
-            if high > entry.high:
-                entry.high = high
-            if start < entry.low:
-                entry.low = start + 1
+            if high > row[HIGH]:
+                row[HIGH] = high
+            if start < row[LOW]:
+                row[LOW] = start + 1
         index.bytes_max += 4 + 12 * spoken
         self._summary.filters.names += len(writes)
 
-    def _any(self, write: Write) -> _Known:
-        """Count a write of any kind; what is known of its fragment."""
-        summary, fragment = self._summary, (write.namespace, write.partition)
+    def _any(self, write: Write, ordinal: int) -> Row:
+        """Count a write of any kind; the row of its fragment."""
+        summary, index = self._summary, self._index
+        fragment = index.one_name((write.namespace, write.partition))
+        row = index.rows.get(fragment)
+        if row is None:
+            row = index.begin(fragment, write.start + 1, ordinal)
+            index.bytes_max += 12
         summary.count(write)
-        known = self._known.get(fragment)
-        if known is None:
-            known = _Known(self._index.fragments.get(fragment) or self._index.begin(fragment, write.start + 1))
-            if write.namespace != DECISIONS:
-                self._known[fragment] = known
         if write.namespace == DECISIONS:
             summary.name(write.keys)
-        return known
-
-
-class _Known:
-    """A fragment in the index, the last block with updates of it, and the updates of one key that are not summed up yet.
-
-    Whose keys are transactions is not kept: each of its writes names some.
-    """
-
-    __slots__ = ("entry", "last", "size", "updates")
-
-    def __init__(self, entry: FragmentIndex) -> None:
-        self.entry = entry
-        self.last = entry.blocks[-1] if entry.blocks else -1
-        self.updates = self.size = 0
+        elif fragment not in self._known:
+            self._known[fragment] = row
+        return row
 
 
 def _array_head(length: int) -> int:

@@ -21,6 +21,7 @@ from wal.codec import (
     encode_block,
 )
 from wal.footer import encode_summary
+from wal.growing import GrowingIndex
 from wal.index import SegmentIndex
 from wal.index_codec import INDEX_FORMS, encode_footer
 from wal.noting import Noted, Notes
@@ -165,7 +166,7 @@ class SegmentBuilder:
 
     @property
     def index(self) -> SegmentIndex:
-        """Which of its blocks are about what."""
+        """Which of its blocks are about what, for a reader: O(fragments), where blocks have come since."""
         return self.notes.index
 
     @property
@@ -216,7 +217,7 @@ class SegmentBuilder:
         header = self.header
         times = self.first_time_ms, self.last_time_ms
         records = self.next_lsn - header.first_lsn
-        blocks = len(self.index.starts)
+        blocks = len(self.notes.growing.starts)
         return Trailer(
             self.last_lsn,
             self.end,
@@ -234,7 +235,6 @@ class SegmentBuilder:
 
         Where a version that wrote less left no room, it is written as that one did.
         """
-        self.index.complete()
         summary = encode_summary(self.summary) if self.summary is not None and form < 4 else None
         trailer, footer = encode_footer(self.trailer(), self.index, form, summary, self.register)
         offset = self.header.capacity - len(footer)
@@ -265,7 +265,8 @@ def next_header(previous: SegmentBuilder, capacity: int) -> SegmentHeader:
 
 def capacity_for(length: int, noted: Noted, segment_bytes: int) -> int:
     """The size of a segment that begins with a body of `length`: `segment_bytes`, or more if it does not fit."""
-    empty, summary = SegmentIndex(), Summary()
+    empty = GrowingIndex()
+    summary = Summary(empty)
     needed = HEADER_BYTES + block_size(length) + empty.bytes_max + empty.growth(noted.all_touched()) + TRAILER_BYTES
     summed_up = summary.bytes_max + noted.summed_max()
     if max(segment_bytes, needed + summed_up) >= SUMMARY_FROM_BYTES:

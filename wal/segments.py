@@ -15,6 +15,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from wal.archive import ArchiveFile, ArchiveView
 from wal.archive_codec import Map
 from wal.beside import Notes
@@ -32,11 +34,17 @@ from wal.segment import Block, SegmentBuilder, SegmentInfo, segment_name
 from wal.segment_file import Sealed, load_index, read_blocks
 from wal.stored import open_segment
 
+INDEXES_KEPT = 4
+"""Of sealed segments: who reads history goes from one to the next, and some do at once."""
+_encode_ends = msgspec.msgpack.Encoder().encode
+_decode_ends = msgspec.msgpack.Decoder(list[tuple[Fragment, int]]).decode
+
 
 class Segments:
     """All segments, the oldest first, the last one live. Invariant: each begins where the one before it ends.
 
-    The index of a sealed segment is read when it is first asked for and then kept, about 8% of the segment's size.
+    The index of a sealed segment is about 8% of the segment's size: it is read when it is asked for, and those that were
+    asked for last are kept. What trimming asks of one is told when it gets its index, and kept in few bytes.
     """
 
     def __init__(
@@ -58,11 +66,11 @@ class Segments:
         self._names = RegisterBuilder(live.header)
         self._names_over: RegisterBuilder | None = None  # of `_unsealed`
         self._durable_lsn = live.last_lsn
-        self._indexes: dict[int, SegmentIndex] = {}
+        self._indexes: dict[int, SegmentIndex] = {}  # the one that was asked for last is the last
+        self._ends: dict[int, bytes] = {}
         self._maps: dict[int, Map] = {}
         if unsealed is not None:
             self._unsealed = unsealed, disk.open(unsealed.name, write=True)
-            self._indexes[unsealed.header.first_lsn] = unsealed.index
 
     # The writer's.
 
@@ -118,7 +126,7 @@ class Segments:
             if not live.empty:
                 sealed = Sealed(live.header, trailer or live.trailer())
                 self._sealed.append(sealed)
-                self._indexes[live.header.first_lsn] = live.index
+                live.notes.go_through()
                 if not sealed.whole:
                     self._unsealed = live, old
             self._live, self._file = fresh, file
@@ -153,10 +161,12 @@ class Segments:
             trailer, offset, footer = builder.footer()
             file.write(offset, footer)
             file.sync()
+            ends = _encode_ends(builder.notes.growing.ends())
             with self._lock:
                 for at, sealed in enumerate(self._sealed):
                     if sealed.header.first_lsn == first_lsn:
                         self._sealed[at] = Sealed(builder.header, trailer)
+                        self._ends[first_lsn] = ends
             if self._over is not None:
                 self._over.remove()
         self._unsealed = self._over = self._names_over = None
@@ -202,6 +212,7 @@ class Segments:
         with self._lock:
             first_lsn = self._sealed.pop(0).header.first_lsn
             self._indexes.pop(first_lsn, None)
+            self._ends.pop(first_lsn, None)
             self._maps.pop(first_lsn, None)
 
     def archived(self, sealed: Sealed, size: int) -> bool:
@@ -256,16 +267,23 @@ class Segments:
         """The segment that begins at `first_lsn`, for a history cursor; None if it is gone."""
         with self._lock:
             sealed = next((s for s in self._sealed if s.header.first_lsn == first_lsn), None)
-            if sealed is None:
-                if self._live.header.first_lsn != first_lsn:
-                    return None
-                header, end, index = self._live.header, self._live.end, self._live.index.snapshot(wanted)
+            builder = self._builder_of(first_lsn)
+            if sealed is None and builder is None:
+                return None
+            index = builder.notes.growing.snapshot(wanted) if builder is not None else None
+            end = builder.end if builder is not None else 0
         file = open_segment(self._disk, first_lsn)
         if isinstance(file, ArchiveFile):
             return self._view_of_archive(file, first_lsn)
-        if sealed is not None:
-            header, end, index = sealed.header, sealed.trailer.end, self.index_of(sealed)
-        return BlockView(file, header, index, end, last_lsn=sealed.last_lsn if sealed is not None else 0)
+        if builder is not None and index is not None:
+            return BlockView(file, builder.header, index, end)
+        assert sealed is not None, "it has no builder"
+        return BlockView(file, sealed.header, self.index_of(sealed), sealed.trailer.end, last_lsn=sealed.last_lsn)
+
+    def _builder_of(self, first_lsn: int) -> SegmentBuilder | None:
+        """What is known in memory of a segment that has no index yet; None of any other."""
+        over = self._unsealed[0] if self._unsealed is not None else None
+        return next((one for one in (self._live, over) if one is not None and one.header.first_lsn == first_lsn), None)
 
     def _view_of_archive(self, file: ArchiveFile, first_lsn: int) -> ArchiveView:
         """An archive for a history cursor. Its map is read once, and then kept."""
@@ -281,7 +299,9 @@ class Segments:
     def index_of(self, sealed: Sealed) -> SegmentIndex:
         """A sealed segment's index."""
         with self._lock:
-            known = self._indexes.get(sealed.header.first_lsn)
+            known = self._indexes.pop(sealed.header.first_lsn, None)
+            if known is not None:
+                self._indexes[sealed.header.first_lsn] = known
         if known is None:
             file = open_segment(self._disk, sealed.header.first_lsn)
             try:
@@ -291,15 +311,25 @@ class Segments:
             with self._lock:
                 if sealed in self._sealed:
                     self._indexes[sealed.header.first_lsn] = known
+                while len(self._indexes) > INDEXES_KEPT:
+                    del self._indexes[next(iter(self._indexes))]
         return known
 
     def ends(self, segments: Sequence[Sealed]) -> dict[Fragment, int]:
         """The highest counter of each fragment in these segments."""
         ends: dict[Fragment, int] = {}
         for sealed in segments:
-            for fragment, end in self.index_of(sealed).ends():
+            for fragment, end in self._ends_of(sealed):
                 ends[fragment] = max(end, ends.get(fragment, 0))
         return ends
+
+    def _ends_of(self, sealed: Sealed) -> Iterable[tuple[Fragment, int]]:
+        first_lsn = sealed.header.first_lsn
+        with self._lock:
+            told, builder = self._ends.get(first_lsn), self._builder_of(first_lsn)
+            if told is None and builder is not None:
+                return builder.notes.growing.ends()
+        return _decode_ends(told) if told is not None else self.index_of(sealed).ends()
 
     def _replay(self, parts: list[tuple[SegmentHeader, int]], from_lsn: int) -> Iterator[Block]:
         for header, end in parts:

@@ -18,6 +18,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from wal.growing import GrowingIndex
 from wal.ids import DECISIONS, TxId
 from wal.records import (
     EpochStart,
@@ -88,9 +89,10 @@ class Summary:
     is how many keys there are, but for those of records of one key that somebody else counts.
     """
 
-    __slots__ = ("about", "bytes_max", "filters", "keys", "tally")
+    __slots__ = ("_index", "about", "bytes_max", "filters", "keys", "tally")
 
-    def __init__(self) -> None:
+    def __init__(self, index: GrowingIndex) -> None:
+        self._index = index  # which counts what is in each fragment
         self.tally = Tally()
         self.filters = Filters()
         self.about: dict[int, array[int]] = {}
@@ -154,12 +156,9 @@ class Summary:
             self.count(write)
 
     def count(self, write: Write) -> None:
-        """One write is in it."""
+        """One write is in it; its block was added to the index."""
         self.keys += len(write.keys)
-        writes = self.tally.writes
-        known = len(writes)
-        self.tally.write(write)
-        if len(writes) > known:
+        if self._index.count(write):
             self.bytes_max += 64 + len(write.namespace.encode())
 
 

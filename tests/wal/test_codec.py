@@ -28,7 +28,8 @@ from wal.codec import (
     SegmentHeader,
     Trailer,
 )
-from wal.index import SegmentIndex, touched_by
+from wal.growing import GrowingIndex
+from wal.index import touched_by
 from wal.records import KINDS, Boot, Origin, Prepare, Record, Update, Write
 from wal.segment import segment_name
 
@@ -164,12 +165,13 @@ def test_a_record_with_more_fields_than_this_version_knows_is_read() -> None:
 
 
 def test_a_footer_says_what_the_builder_said() -> None:
-    index = SegmentIndex()
+    growing = GrowingIndex()
     for n in range(40):
-        index.add(256 + 64 * n, touched_by([update(n + 1, partition=n % 3)]))
+        growing.add(256 + 64 * n, touched_by([update(n + 1, partition=n % 3)]))
+    index = growing.whole()
     trailer = Trailer(40, 3000, 5, 9, 40, 40, 77, 0, 0, 1)
     trailer, footer = index_codec.encode_footer(trailer, index)
-    assert len(footer) <= index.bytes_max + TRAILER_BYTES
+    assert len(footer) <= growing.bytes_max + TRAILER_BYTES
     header = SegmentHeader("tests", "n1", 1, 8192)
     assert codec.decode_trailer(footer[-TRAILER_BYTES:], header, 8192) == trailer
     decoded = index_codec.decode_index(footer[:-TRAILER_BYTES], trailer)

@@ -21,7 +21,8 @@ from wal.codec import (
     encode_body,
     encode_header,
 )
-from wal.index import COARSE, MARK_EVERY, SegmentIndex, touched_by
+from wal.growing import GrowingIndex
+from wal.index import COARSE, MARK_EVERY, touched_by
 from wal.index_codec import decode_index, encode_footer
 from wal.noting import note
 from wal.records import (
@@ -67,9 +68,10 @@ def test_touched_by_agrees_with_spans_for_every_kind_of_record() -> None:
     st.integers(0, 200),
 )
 def test_no_block_with_a_missing_counter_is_left_out(blocks: list[list[tuple[int, int]]], above: int, up_to: int) -> None:
-    index = SegmentIndex()
+    growing = GrowingIndex()
     for at, counters in enumerate(blocks):
-        index.add(256 + 8 * at, touched_by([update(n + 1, partition=p) for p, n in counters]))
+        growing.add(256 + 8 * at, touched_by([update(n + 1, partition=p) for p, n in counters]))
+    index = growing.whole()
     for partition in range(4):
         found = set(index.holding({("acc", partition): (above, up_to)}))
         holds = [
@@ -79,10 +81,10 @@ def test_no_block_with_a_missing_counter_is_left_out(blocks: list[list[tuple[int
 
 
 def test_a_long_prefix_that_a_copy_has_is_skipped() -> None:
-    index = SegmentIndex()
+    growing = GrowingIndex()
     for n in range(1000):
-        index.add(256 + 64 * n, touched_by([update(n + 1)]))
-    index.complete()
+        growing.add(256 + 64 * n, touched_by([update(n + 1)]))
+    index = growing.whole()
     found = index.holding({("acc", 0): (990, 1000)})
     assert found[-1] == 999
     assert len(found) < 10 + MARK_EVERY
@@ -96,9 +98,10 @@ def test_a_long_prefix_that_a_copy_has_is_skipped() -> None:
 
 
 def test_an_index_that_lies_about_its_marks_is_refused() -> None:
-    index = SegmentIndex()
+    growing = GrowingIndex()
     for n in range(40):
-        index.add(256 + 64 * n, touched_by([update(n + 1)]))
+        growing.add(256 + 64 * n, touched_by([update(n + 1)]))
+    index = growing.whole()
     for marks in (9, 11):
         index.fragments["acc", 0].marks = array("Q", range(1, marks + 1))
         trailer, footer = encode_footer(Trailer(40, 4096, 1, 1, 40, 40, 0, 0, 0, 1), index)
@@ -107,8 +110,9 @@ def test_an_index_that_lies_about_its_marks_is_refused() -> None:
 
 
 def test_a_fragment_without_a_missing_counter_costs_nothing() -> None:
-    index = SegmentIndex()
-    index.add(256, touched_by([update(5)]))
+    growing = GrowingIndex()
+    growing.add(256, touched_by([update(5)]))
+    index = growing.whole()
     assert index.holding({("acc", 0): (5, 9)}) == []
     assert index.holding({("acc", 0): (0, 4)}) == []
     assert index.holding({("acc", 1): (0, 9)}) == []
@@ -116,7 +120,7 @@ def test_a_fragment_without_a_missing_counter_costs_nothing() -> None:
 
 
 def test_a_snapshot_does_not_change_with_the_index() -> None:
-    index = SegmentIndex()
+    index = GrowingIndex()
     index.add(256, touched_by([update(1), update(1, partition=1)]))
     twin = index.snapshot([("acc", 0)])
     index.add(320, touched_by([update(2)]))
@@ -126,7 +130,7 @@ def test_a_snapshot_does_not_change_with_the_index() -> None:
 
 
 def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from() -> None:
-    index = SegmentIndex()
+    growing = GrowingIndex()
     blocks: list[list[Record]] = [
         [update(1)],
         [FragmentClear("acc", 0, "behind")],
@@ -137,7 +141,8 @@ def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from()
         [Checkpoint(5)],
     ]
     for at, records in enumerate(blocks):
-        index.add(256 + 64 * at, touched_by(records))
+        growing.add(256 + 64 * at, touched_by(records))
+    index = growing.whole()
     assert index.speaking_of([("acc", 0)]) == [0, 1, 2, 3, 4, 5]
     assert index.speaking_of([("acc", 1)]) == [2]
     assert index.speaking_of([("acc", 9)]) == []
@@ -145,10 +150,11 @@ def test_blocks_that_only_mention_a_fragment_are_found_and_never_supplied_from()
 
 
 def test_the_blocks_that_came_to_a_counter_first_are_few() -> None:
-    index, name = SegmentIndex(), ("acc", 0)
+    growing, name = GrowingIndex(), ("acc", 0)
     for at in range(1, 41):
-        index.add(256 + 64 * at, touched_by([update(at)]))
-    index.add(256 + 64 * 41, touched_by([update(7)]))
+        growing.add(256 + 64 * at, touched_by([update(at)]))
+    growing.add(256 + 64 * 41, touched_by([update(7)]))
+    index = growing.whole()
     assert index.speaking_of({name: [7, 38]}) == [4, 5, 6, 7, 36, 37, 38, 39], "and not the one that brought 7 again"
     assert index.speaking_of({name: [41]}) == []
     assert index.speaking_of({name: []}) == list(range(41))

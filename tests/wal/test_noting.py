@@ -53,7 +53,6 @@ class Told:
     def agrees(self, builder: SegmentBuilder) -> None:
         """Hold it against what was noted."""
         index, summary = builder.index, builder.summary
-        index.complete()
         assert list(index.starts) == self.starts
         assert {name: list(entry.blocks) for name, entry in index.fragments.items()} == {
             name: [ordinal for ordinal, _, _ in some] for name, some in self.counters.items()

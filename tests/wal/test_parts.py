@@ -23,6 +23,7 @@ from wal.records import NoOp, Record, Update, Write
 from wal.scan import Scan
 from wal.segment import SegmentBuilder
 from wal.segment_file import Sealed, load_index, read_header, read_trailer, rebuild
+from wal.segments import INDEXES_KEPT
 
 LARGE = LogSettings(segment_bytes=1 << 20, total_bytes=64 << 20)
 PARTITIONS = 60
@@ -69,10 +70,17 @@ def supplied(log: Log, wants: dict[int, tuple[int, int]]) -> tuple[list[list[Wri
     return [[one for one in found if one.partition == at] for at in wants], cursor.bytes_read, cursor.missed
 
 
+def indexes(log: Log) -> list[SegmentIndex]:
+    """Those of the sealed segments, as they are kept for whoever reads history."""
+    assert len(log._segments.sealed()) <= INDEXES_KEPT
+    return [log._segments.index_of(sealed) for sealed in log._segments.sealed()]
+
+
 def known(log: Log) -> list[tuple[SegmentIndex, int]]:
     """The index of each segment, and where its last block ends."""
     live = log._segments.live
-    return [*((log._segments.index_of(one), one.trailer.end) for one in log._segments.sealed()), (live.index, live.end)]
+    ends = [sealed.trailer.end for sealed in log._segments.sealed()]
+    return [*zip(indexes(log), ends, strict=True), (live.index, live.end)]
 
 
 def sealed_index(disk: MemoryDisk) -> tuple[str, Parts]:
@@ -114,10 +122,9 @@ def test_who_misses_little_is_given_the_same_and_reads_a_part_of_it() -> None:
         {at: (0, end) for at, end in ends.items()},
     ):
         for one in (log, again):
-            for index in one._segments._indexes.values():
-                assert index.parts is not None or index is one._segments.live.index
+            assert all(index.parts is not None for index in indexes(one))
             by_parts, few, missed = supplied(one, wants)
-            kept = [(index, index.parts) for index in one._segments._indexes.values()]
+            kept = [(index, index.parts) for index in indexes(one)]
             for index, _ in kept:
                 index.parts = None
             by_blocks, many, missed_too = supplied(one, wants)
@@ -232,7 +239,7 @@ def test_parts_that_lie_cost_the_reading_of_the_block(field: str) -> None:
     _, log, ends = written()
     wants = {at: (0, end) for at, end in ends.items() if at % 20 == 3}
     right, _, _ = supplied(log, wants)
-    for index in log._segments._indexes.values():
+    for index in indexes(log):
         if index.parts is not None:
             index.parts = lied(index.parts, field)
     found, _, missed = supplied(log, wants)
@@ -242,7 +249,7 @@ def test_parts_that_lie_cost_the_reading_of_the_block(field: str) -> None:
 def lie(disk: MemoryDisk, log: Log, field: str) -> None:
     """Have the footer of the first segment say something else of the parts, with the right checksum."""
     builder = rebuild(disk.open(disk.names()[0]), read_header(disk.open(disk.names()[0])), LARGE.segment_bytes)[0]
-    index = next(iter(log._segments._indexes.values()))
+    index = indexes(log)[0]
     if field == "runs":
         entry = index.fragments["acc", 3]
         assert entry.runs is not None
@@ -272,7 +279,7 @@ def test_a_footer_without_room_for_parts_tells_the_rest() -> None:
 
 def test_what_is_asked_of_one_part_in_four_is_read_by_blocks() -> None:
     _, log, ends = written()
-    index = next(iter(log._segments._indexes.values()))
+    index = indexes(log)[0]
     assert holding(index, {("acc", at): (0, end) for at, end in ends.items()}) is None
     few = holding(index, {("acc", 3): (0, ends[3])})
     assert few is not None
@@ -308,7 +315,7 @@ def test_records_of_very_many_fragments_are_not_parted() -> None:
             durable=True,
         )
     log.write_index()
-    index = next(iter(log._segments._indexes.values()))
+    index = indexes(log)[0]
     assert index.parts is None
     assert verify(disk, indexes=True).findings == []
 
