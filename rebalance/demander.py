@@ -306,9 +306,8 @@ class Demander(Rule):
         self.surveys.changed(name)
         first = name not in self.progress.kinds or transfer.missing
         if first or transfer.kind in OF_ROWS:
-            self.progress.kinds[name] = transfer.kind
-            self.progress.reasons[name] = transfer.reason
-            self.progress.expected[name] = transfer.missing
+            known = core.replica.fragments.get(name)
+            self.progress.note(name if known is None else known.name, transfer)
         if transfer.kind in OF_ROWS:
             session.note_rows(core, transfer)
             kept = transfer.kind != Kind.FULL

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Sequence
 from itertools import chain
 
 import msgspec
 
-from rebalance.choice import Kind
+from rebalance.choice import OF_ROWS, Kind
 from rebalance.messages import Differing, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
 from rebalance.partition import LocalPartition
@@ -26,13 +27,26 @@ TAKEN = {Kind.MUTATIONS: "what was changed", Kind.DIFFERENTIAL: "where its rows 
 
 
 class Progress(msgspec.Struct):
-    """What one node's rebalancing has moved; for status, the demo and the scenarios."""
+    """What one node's rebalancing has moved; for status, the demo and the scenarios.
+
+    Of a return most fragments miss nothing: of these there is the kind, and no more. `reasons` are those for rows.
+    """
 
     kinds: dict[Fragment, str] = {}
     reasons: dict[Fragment, str] = {}
     expected: dict[Fragment, int] = {}
     updates: dict[str, int] = {}
     rows: dict[str, int] = {}
+
+    def note(self, name: Fragment, transfer: Transfer) -> None:
+        """A transfer begins."""
+        self.expected.pop(name, None)
+        self.reasons.pop(name, None)
+        self.kinds[name] = sys.intern(str(transfer.kind))
+        if transfer.missing:
+            self.expected[name] = transfer.missing
+        if transfer.kind in OF_ROWS:
+            self.reasons[name] = transfer.reason
 
 
 class Session:

@@ -18,14 +18,16 @@ epoch, outcome, key, value) as LWM advances: equal epoch table and LWM mean equa
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
-from typing import Self, TypeAlias
+from types import MappingProxyType
+from typing import Any, Self, TypeAlias, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
+from rebalance.chained import PUT, chain, digest_of, pack
 from wal.counters import PartitionCounter
 from wal.ids import Fragment, fragment_name
 from wal.records import Write
@@ -34,57 +36,28 @@ DIGEST_EVERY = 1024
 """A digest is kept each so many counters, to compare histories of copies that stand at different counters."""
 DIGESTS_KEPT = 32
 
-_ENTRY = struct.Struct(">QQBQ")  # counter, issuing epoch, outcome, hash of the value
-_PUT, _DELETE, _CLOSED = 1, 2, 3
-_pack = _ENTRY.pack
-
 
 class CannotUndo(Exception):
     """The suffix to undo reaches below what the tail remembers: the copy must be cleared and taken in full."""
-
-
-def chain(digest: int, write: Write) -> int:
-    """The digest after `write`, given the digest before it; the same however the counters were batched."""
-    counter = write.start
-    if write.closed:
-        for _ in range(write.closed):
-            counter += 1
-            digest = xxh3_64_intdigest(_pack(counter, 0, _CLOSED, 0), digest)
-        return digest
-    issued = write.origin or write.epoch
-    for key, value in zip(write.keys, write.values, strict=True):
-        counter += 1
-        if value is None:
-            digest = xxh3_64_intdigest(_pack(counter, issued, _DELETE, 0) + key, digest)
-        else:
-            digest = xxh3_64_intdigest(_pack(counter, issued, _PUT, xxh3_64_intdigest(value)) + key, digest)
-    return digest
-
-
-def digest_of(entries: Sequence[bytes], digest: int) -> int:
-    """The digest after `entries_of` some counters, given the digest before them."""
-    for entry in entries:
-        digest = xxh3_64_intdigest(entry, digest)
-    return digest
-
-
-def entries_of(write: Write, first: int, last: int) -> list[bytes]:
-    """What the digest takes in of the keys from `first` up to `last` of a write, whatever it was before."""
-    issued, counter = write.origin or write.epoch, write.start + first
-    entries: list[bytes] = []
-    for key, value in zip(write.keys[first:last], write.values[first:last], strict=True):
-        counter += 1
-        if value is None:
-            entries.append(_pack(counter, issued, _DELETE, 0) + key)
-        else:
-            entries.append(_pack(counter, issued, _PUT, xxh3_64_intdigest(value)) + key)
-    return entries
 
 
 KNOWN, NEW, NEWEST = range(3)
 """What `FragmentState.apply` says of a write."""
 _Digested: TypeAlias = tuple[Write, list[bytes], int | None, int | None]
 """See `FragmentState.note_digested`."""
+Epochs: TypeAlias = tuple[tuple[int, int], ...]
+"""An epoch table: (epoch, its first counter)."""
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""What is mostly empty is this one, and not a dict for each of very many fragments."""
+
+
+@lru_cache(4_096)
+def one_table(epochs: Epochs) -> Epochs:
+    """An equal table: fragments of one history have the same one, not one each."""
+    return epochs
 
 
 class FragmentState:
@@ -92,6 +65,9 @@ class FragmentState:
 
     Invariants: stable <= lwm; the tail (`unstable` up to lwm, `beyond` above a gap) holds every applied write above stable
     and nothing else; the epoch table ascends in both epoch and first counter; `digest` is the digest at lwm.
+
+    A node has very many of them, and at rest nearly all have no tail, no suspects and no tombstones. So these are nothing
+    at all while they are empty, and whoever looks may not change them.
     """
 
     __slots__ = (
@@ -116,19 +92,19 @@ class FragmentState:
     def __init__(self, name: Fragment) -> None:
         self.name = name
         self.counter = PartitionCounter()
-        self.epochs: list[tuple[int, int]] = []
+        self.epochs: Epochs = ()
         self.stable = 0
         self.stable_digest = 0
         self.digest = 0
-        self.unstable: list[tuple[int, int, Write]] = []  # (end, digest there, write), from stable to lwm; short
-        self.beyond: dict[int, Write] = {}  # by start, above a gap
-        self.digests: list[tuple[int, int]] = []
+        self.unstable: list[tuple[int, int, Write]] | tuple[()] = ()  # (end, digest there, write), to lwm; short
+        self.beyond: Mapping[int, Write] = NOTHING  # by start, above a gap
+        self.digests: tuple[tuple[int, int], ...] = ()
         self.digested: dict[int, _Digested] | None = None  # of large writes, what was worked out
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
-        self.suspects: dict[bytes, None] = {}  # rows that may be wrong: undone, or live while loading; not yet fetched
+        self.suspects: Mapping[bytes, None] = NOTHING  # rows that may be wrong: undone, live while loading
         self.changed_for = 0  # the checkpoint that is the first to have it as it is now, by number
-        self.tombstones: dict[bytes, int] = {}  # deletes in the store that may go when stable has passed them
+        self.tombstones: Mapping[bytes, int] = NOTHING  # deletes in the store that may go when stable has passed them
         self.dropped = 0  # no delete above this counter has gone from the store
 
     # The life of a copy.
@@ -154,7 +130,7 @@ class FragmentState:
         ):
             return False
         end, before, unstable, stable = start + 1, self.digest, self.unstable, write.stable
-        entry = _pack(end, write.origin or write.epoch, _PUT, xxh3_64_intdigest(value))
+        entry = pack(end, write.origin or write.epoch, PUT, xxh3_64_intdigest(value))
         digest = self.digest = xxh3_64_intdigest(entry + keys[0], before)
         if stable == start:  # all that was here before is on every in-sync copy
             unstable.clear()
@@ -163,7 +139,7 @@ class FragmentState:
         if not end % DIGEST_EVERY:
             self._keep_digest()
         if stable > self.stable:
-            self.note_stable(stable)
+            self._forget_tail(stable)
         return True
 
     def apply(self, write: Write) -> int:
@@ -183,11 +159,11 @@ class FragmentState:
             lwm = counter.lwm
             if not counter.update(start, delta):
                 return KNOWN
-            self.beyond[start] = write
+            self._put_beyond(write)
             if start == lwm:
                 stable = max(stable, self._pass(lwm))
         if stable > self.stable:
-            self.note_stable(stable)
+            self._forget_tail(stable)
         return how
 
     def _pass_over(self, write: Write, start: int, end: int) -> None:
@@ -196,25 +172,36 @@ class FragmentState:
         if not epochs or epochs[-1][0] != write.epoch:
             self._note_epoch(write)
         digest = self.digest = chain(self.digest, write) if not self.digested else self._digest_after(write)
-        self.unstable.append((end, digest, write))
+        if self.unstable:
+            self.unstable.append((end, digest, write))
+        else:
+            self.unstable = [(end, digest, write)]
         if end // DIGEST_EVERY != start // DIGEST_EVERY:
             self._keep_digest()
 
     def _keep_digest(self) -> None:
-        self.digests.append((self.unstable[-1][0], self.digest))
-        if len(self.digests) > DIGESTS_KEPT:
-            del self.digests[0]
+        assert self.unstable, "a write was just put there"
+        end, digest, _ = self.unstable[-1]
+        self.digests = (*self.digests[1 - DIGESTS_KEPT :], (end, digest))
 
     def _pass(self, at: int) -> int:
         """LWM moved from `at` over the writes that lie between; what they said of those before them holds here now."""
-        lwm, stable = self.counter.lwm, 0
+        lwm, stable, beyond = self.counter.lwm, 0, own(self.beyond)
         while at < lwm:
-            write = self.beyond.pop(at)
+            write = beyond.pop(at)
             end = write.end
             self._pass_over(write, at, end)
             at, stable = end, max(stable, write.stable)
         assert at == lwm, f"{self}: a write crosses lwm"
+        self.beyond = beyond or NOTHING
         return stable
+
+    def _put_beyond(self, write: Write) -> None:
+        beyond = self.beyond
+        if isinstance(beyond, dict):
+            beyond[write.start] = write
+        else:
+            self.beyond = {write.start: write}
 
     def note_digested(self, write: Write, entries: list[bytes], before: int | None, after: int | None) -> None:
         """Somebody has worked out what the digest takes in of a write that is about to be applied: `entries_of` it all, and
@@ -237,16 +224,20 @@ class FragmentState:
         assert not at or self.epochs[at - 1][0] < write.epoch, (
             f"{self}: counter {first} was issued in epoch {write.epoch}, expected {self.epochs[at - 1][0]}"
         )
-        if at and self.epochs[at - 1][1] == first:
-            self.epochs[at - 1] = (write.epoch, first)  # an epoch in which nothing was written leaves no trace
-        else:
-            self.epochs.insert(at, (write.epoch, first))
+        kept = at - 1 if at and self.epochs[at - 1][1] == first else at  # one in which nothing was written leaves no trace
+        self.epochs = one_table((*self.epochs[:kept], (write.epoch, first), *self.epochs[at:]))
 
     def note_stable(self, stable: int) -> bool:
         """Everything up to `stable` is on every in-sync copy: forget the tail up to there. True if there was some.
 
         Not while loading: a transfer may still say that less than that is whole here.
         """
+        forgot = self._forget_tail(stable)
+        if not self.unstable:
+            self.unstable = ()  # for how long, nobody knows
+        return forgot
+
+    def _forget_tail(self, stable: int) -> bool:
         if self.loading:
             return False
         unstable, count = self.unstable, 0
@@ -255,7 +246,8 @@ class FragmentState:
                 break
             self.stable, self.stable_digest = end, digest
             count += 1
-        del unstable[:count]
+        if unstable:
+            del unstable[:count]
         return count > 0
 
     def begin_epoch(self, epoch: int, first: int) -> list[Write]:
@@ -266,9 +258,8 @@ class FragmentState:
         if self.epochs and self.epochs[-1][0] >= epoch:
             return []
         undone = self.cut(first - 1)
-        if self.epochs and self.epochs[-1][1] >= first:
-            self.epochs.pop()
-        self.epochs.append((epoch, first))
+        kept = self.epochs[:-1] if self.epochs and self.epochs[-1][1] >= first else self.epochs
+        self.epochs = one_table((*kept, (epoch, first)))
         return undone
 
     def cut(self, above: int) -> list[Write]:
@@ -280,22 +271,17 @@ class FragmentState:
             return []
         if above < self.stable:
             raise CannotUndo(f"{self}: cannot undo down to {above}, the tail begins at {self.stable}")
-        undone: list[Write] = []
-        while self.unstable and self.unstable[-1][0] > above:
-            undone.append(self.unstable.pop()[2])
-        undone.reverse()
-        undone.extend(sorted((w for w in self.beyond.values() if w.end > above), key=_start))
+        undone = [write for write in self.tail() if write.end > above]
         assert all(w.start >= above for w in undone), f"{self}: a cut at {above} would split a write"
         lwm = self.counter.lwm
         self.counter.cut(above)
-        for write in undone:
-            self.beyond.pop(write.start, None)
-            for key in write.keys:
-                self.suspects[key] = None
+        self.unstable = [each for each in self.unstable if each[0] <= above] or ()
+        self.beyond = {start: w for start, w in self.beyond.items() if w.end <= above} or NOTHING
+        self.doubt(key for write in undone for key in write.keys)
         if above < lwm:
             self.digest = self.unstable[-1][1] if self.unstable else self.stable_digest
-            self.digests = [d for d in self.digests if d[0] <= above]
-        self.epochs = [e for e in self.epochs if e[1] <= above]
+            self.digests = tuple(d for d in self.digests if d[0] <= above)
+        self.epochs = one_table(tuple(e for e in self.epochs if e[1] <= above))
         return undone
 
     def clear(self, *, loading: bool) -> None:
@@ -303,17 +289,17 @@ class FragmentState:
         self.__init__(self.name)  # type: ignore[misc]  # a cleared fragment is a new one
         self.loading = loading
 
-    def ready(self, lwm: int, digest: int, epochs: list[tuple[int, int]], *, full: bool) -> None:
+    def ready(self, lwm: int, digest: int, epochs: Iterable[tuple[int, int]], *, full: bool) -> None:
         """A transfer up to `lwm` is complete: what the supplier had there holds here."""
         if full:
             for start, delta in self.counter.missing(lwm):
                 self.counter.update(start, delta)
             later = [w for w in self.tail() if w.end > lwm]
-            self.unstable.clear()
-            self.beyond = {w.start: w for w in later}
+            self.unstable = ()
+            self.beyond = {w.start: w for w in later} or NOTHING
             self.stable, self.stable_digest, self.digest = lwm, digest, digest
-            self.digests = [(lwm, digest)]
-            self.epochs = list(epochs)
+            self.digests = ((lwm, digest),)
+            self.epochs = one_table(tuple(epochs))
             self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
             self.note_stable(self._pass(lwm))
@@ -332,10 +318,47 @@ class FragmentState:
         for write in tail:
             if not state.counter.update(write.start, write.delta):
                 raise ValueError(f"{fragment_name(name)}: the checkpoint holds {write.start} twice")
-            state.beyond[write.start] = write
-        state.epochs = list(epochs)
+            state._put_beyond(write)
+        state.epochs = one_table(tuple(epochs))
         state._pass(state.stable)
         return state
+
+    # Its rows, as far as they are not simply there.
+
+    def doubt(self, keys: Iterable[bytes]) -> None:
+        """The rows of these keys may be wrong."""
+        suspects = own(self.suspects)
+        suspects.update(dict.fromkeys(keys))
+        self.suspects = suspects or NOTHING
+
+    def confirm(self, keys: Iterable[bytes]) -> None:
+        """They are right."""
+        if self.suspects:
+            suspects = own(self.suspects)
+            for key in keys:
+                suspects.pop(key, None)
+            self.suspects = suspects or NOTHING
+
+    def bury(self, key: bytes, counter: int) -> None:
+        """A key was deleted by the update with this counter."""
+        tombstones = self.tombstones
+        if isinstance(tombstones, dict):
+            tombstones[key] = counter
+        else:
+            self.tombstones = {key: counter}
+
+    def bury_all(self, deleted: Mapping[bytes, int]) -> None:
+        """The same of many keys."""
+        tombstones = own(self.tombstones)
+        tombstones.update(deleted)
+        self.tombstones = tombstones or NOTHING
+
+    def drop_tombstone(self, key: bytes) -> int:
+        """A delete need not be remembered any more; its counter, 0 if it was not."""
+        tombstones = own(self.tombstones)
+        counter = tombstones.pop(key, 0)
+        self.tombstones = tombstones or NOTHING
+        return counter
 
     # What it says of itself.
 
@@ -412,6 +435,11 @@ class FragmentState:
 
     def __repr__(self) -> str:
         return f"<FragmentState {self}>"
+
+
+def own(found: Mapping[_K, _V]) -> dict[_K, _V]:
+    """What a fragment has, to be changed: a new one where it has `NOTHING`."""
+    return found if isinstance(found, dict) else {}
 
 
 def _start(write: Write) -> int:

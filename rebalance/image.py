@@ -59,11 +59,11 @@ def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
     held = _held(tail, row) if row is not None else []
     return FragmentImage(
         counter=fragment.counter.to_bytes(),
-        epochs=fragment.epochs,
+        epochs=list(fragment.epochs),
         stable=fragment.stable,
         stable_digest=fragment.stable_digest,
         tail=_without(tail, held) if held else tail,
-        digests=fragment.digests,
+        digests=list(fragment.digests),
         loading=fragment.loading,
         history_from=fragment.history_from,
         suspects=list(fragment.suspects),
@@ -81,14 +81,14 @@ def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) ->
     """The inverse of `image_of`; raises ValueError for an image that does not hold together."""
     tail = _filled(name, image, row) if image.held else image.tail
     state = FragmentState.from_stable(name, (image.stable, image.stable_digest), image.epochs, tail)
-    state.digests = list(image.digests)
+    state.digests = tuple(image.digests)
     stored = PartitionCounter.from_bytes(image.counter)
     if (stored.lwm, stored.ranges) != (state.counter.lwm, state.counter.ranges):
         raise ValueError(f"{fragment_name(name)}: the checkpoint says {stored}, its tail says {state.counter}")
     state.loading = image.loading
     state.history_from = image.history_from
-    state.suspects = dict.fromkeys(image.suspects)
-    state.tombstones = dict(image.tombstones)
+    state.doubt(image.suspects)
+    state.bury_all(dict(image.tombstones))
     state.dropped = image.stable
     return state
 

@@ -131,9 +131,10 @@ class PartitionState:
     `epoch` is the newest epoch this copy has taken part in; records of another one are not for it.
     """
 
-    __slots__ = ("epoch", "fragments", "prepared", "results")
+    __slots__ = ("epoch", "fragments", "number", "prepared", "results")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.epoch = 0
         self.fragments: dict[Namespace, FragmentState] = {}
         self.prepared: dict[TxId, r.Prepare] = {}

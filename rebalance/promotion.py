@@ -420,7 +420,7 @@ def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.Epoc
 
 
 def _starts(
-    number: int, tables: list[tuple[Namespace, list[tuple[int, int]]]], above: int, up_to: int
+    number: int, tables: Iterable[tuple[Namespace, Iterable[tuple[int, int]]]], above: int, up_to: int
 ) -> list[r.EpochStart]:
     firsts: dict[int, list[tuple[Namespace, int]]] = {}
     for namespace, table in tables:

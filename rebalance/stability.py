@@ -65,6 +65,8 @@ class Stability(Rule):
             self._shipping.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
         if self._looking:
             core.resume(self._go_on)
+        else:
+            self._stood = {}
 
     def _local(self, name: Fragment) -> LocalPartition | None:
         """The partition, if this node speaks for it."""

@@ -189,14 +189,14 @@ def _open(
     try:
         base = LmdbStore(path / "store", patience_seconds=ORPHAN_SECONDS)
         try:
-            loaded = base.load()
-            check_owner(base.path, loaded.node, (identity.cluster, identity.node))
+            loading = base.loading()
+            check_owner(base.path, loading.node, (identity.cluster, identity.node))
             log = Log.open(
                 disk(path / "wal"),
                 cluster=identity.cluster,
                 node=identity.node,
                 settings=log_settings(settings),
-                from_lsn=loaded.lsn + 1,
+                from_lsn=loading.lsn + 1,
                 accept_loss=accept_loss,
             )
             replica = recover(LayeredStore(base), log)

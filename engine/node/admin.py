@@ -284,7 +284,7 @@ class Administration:
         expected: dict[str, int] = {}
         for name, kind in progress.kinds.items():
             kinds[kind] = kinds.get(kind, 0) + 1
-            expected[kind] = expected.get(kind, 0) + progress.expected[name]
+            expected[kind] = expected.get(kind, 0) + progress.expected.get(name, 0)
         return {
             "behind": self.node.demander.behind,
             "fragments": kinds,

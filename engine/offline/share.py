@@ -16,8 +16,9 @@ from typing import assert_never
 import msgspec
 
 from engine.state.identity import check_owner
+from engine.state.loaded import Loaded, Loading
 from engine.state.node_image import NodeImage
-from engine.state.store import CheckpointImage, Entry, Loaded, Row
+from engine.state.store import CheckpointImage, Entry, Row
 from engine.state.store_errors import StoreDamaged
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import Summed
@@ -213,15 +214,19 @@ class Window:
 
     def load(self) -> Loaded:
         """The states of the share, and the node's. Raises StoreForeign where it is another node's."""
+        return self.loading().all()
+
+    def loading(self) -> Loading:
+        """The same, one state after the other."""
         share = self._share
-        loaded = self._store.load(share.partitions)
+        loaded = self._store.loading(share.partitions)
         check_owner(self._store.path, loaded.node, self._owner)
         if share.everything:
             return loaded
-        return Loaded(
+        return Loading(
             loaded.lsn,
             {name: self._own(data) if name == "node" else data for name, data in loaded.node.items()},
-            {name: data for name, data in loaded.fragments.items() if share.holds(name)},
+            ((name, data) for name, data in loaded.fragments if share.holds(name)),
             loaded.partitions,
         )
 

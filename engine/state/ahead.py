@@ -18,7 +18,8 @@ from itertools import islice
 from typing import TypeAlias
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
-from rebalance.fragment import FragmentState, digest_of, entries_of
+from rebalance.chained import digest_of, entries_of
+from rebalance.fragment import FragmentState
 from rebalance.partition import PartitionState
 from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
@@ -116,10 +117,10 @@ class Ahead:
     def put_in(self, store: LayeredStore, fragment: FragmentState) -> None:
         """The write was marked as applied: its rows are there, all at once."""
         if fragment.loading:
-            fragment.suspects |= dict.fromkeys(self.rows)  # until the transfer tells of the keys
+            fragment.doubt(self.rows)  # until the transfer tells of the keys
         elif fragment.suspects:
-            fragment.suspects = {key: None for key in fragment.suspects if key not in self.rows}
-        fragment.tombstones.update(self.deleted)
+            fragment.confirm([key for key in fragment.suspects if key in self.rows])
+        fragment.bury_all(self.deleted)
         rows, dead = store.layer_of(fragment.name)
         rows.update(self.rows)
         if dead:

@@ -147,6 +147,7 @@ class Changes:
         for number in list(self._partitions_taken):
             yield self._store_partition(number)
         self._image = None
+        self._fragments_left, self._partitions_left = {}, {}  # they are empty, and take what they took when they were full
 
     def _store_fragment(self, name: Fragment) -> int:
         assert self._image is not None

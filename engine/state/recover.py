@@ -41,7 +41,7 @@ def recover(store: LayeredStore, log: Replays) -> Replica:
 
     Blocks are never split by a checkpoint: it is taken between turns, and a turn is one block.
     """
-    loaded = store.base.load()
+    loaded = store.base.loading()
     replica = Replica(store)
     for record in replica.load(loaded):
         replica.apply(record)

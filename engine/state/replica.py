@@ -10,6 +10,7 @@ The rule under it all: a fragment's state is a map key -> (epoch, counter, value
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -18,17 +19,18 @@ import msgspec
 
 from engine.state.ahead import AllAhead, Watch, ahead_of
 from engine.state.freezing import Changes
+from engine.state.loaded import Loading
 from engine.state.maps import Maps
 from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import confirm_what_came_later, drop_unconfirmed, preload, put_one_by_one
-from engine.state.store import CheckpointImage, Entry, LayeredStore, Loaded
-from rebalance.fragment import KNOWN, CannotUndo, FragmentState
+from engine.state.store import CheckpointImage, Entry, LayeredStore
+from rebalance.fragment import KNOWN, NOTHING, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of
 from rebalance.lives import lives_after
 from rebalance.partition import PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
-from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, Version
+from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
 from wal.probe import probe
 
 _Voted: TypeAlias = r.Promised | r.Accepted | r.Committed | r.Boot | r.Claimed
@@ -70,7 +72,7 @@ class Replica:
 
     def partition(self, number: int) -> PartitionState:
         """The partition's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
-        return self.partitions.get(number) or PartitionState()
+        return self.partitions.get(number) or PartitionState(number)
 
     def fragment(self, name: Fragment) -> FragmentState:
         """The fragment's state, to be looked at; an empty one, which is nobody's, if nothing of it was ever here."""
@@ -78,23 +80,28 @@ class Replica:
 
     def ensure_fragment(self, name: Fragment) -> FragmentState:
         """The fragment's state, to be changed; from now on this copy has it."""
-        state = self.fragments.get(name)
-        if state is None:
-            state = self.fragments[name] = FragmentState(name)
-            self.namespaces[name[0]] = None
-            self._ensure_partition(name[1]).fragments[name[0]] = state
+        return self.fragments.get(name) or self._add(FragmentState(self._one_name(name)))
+
+    def _add(self, state: FragmentState) -> FragmentState:
+        namespace, number = name = state.name
+        self.fragments[name] = self._ensure_partition(number).fragments[namespace] = state
+        self.namespaces[namespace] = None
         return state
+
+    def _one_name(self, name: Fragment) -> Fragment:
+        """The same, of a string and a number that its fragments share: each record of the log comes with its own."""
+        return sys.intern(name[0]), self._ensure_partition(name[1]).number
 
     def _ensure_partition(self, number: int) -> PartitionState:
         """The partition's state, to be changed."""
-        state = self.partitions.get(number)
-        if state is None:
-            state = self.partitions[number] = PartitionState()
+        if (state := self.partitions.get(number)) is None:
+            state = self.partitions[number] = PartitionState(number)
         return state
 
     def drop_tail(self, name: Fragment) -> None:
         """A fragment was found to have no tail any more."""
         self.tails.pop(name, None)
+        self.tails = self.tails or {}  # an empty one takes what it took when it was at its largest
 
     # The one apply.
 
@@ -201,7 +208,7 @@ class Replica:
             return False
         if first:
             self.changes.touch(fragment)
-        self.tails[name] = None
+        self.tails[fragment.name] = None
         if write.closed:
             return True
         if write.tx:
@@ -362,10 +369,9 @@ class Replica:
                 del state.prepared[tx]  # it is in doubt elsewhere
         else:
             fragment = self.ensure_fragment(name)
-            tombstones = fragment.tombstones
+            tombstones = fragment.tombstones if kept else NOTHING
             fragment.clear(loading=True)
-            if kept:
-                fragment.tombstones = tombstones
+            fragment.tombstones = tombstones
             self.changes.touch(fragment)
             self._reserve_again(name[1])
 
@@ -386,8 +392,7 @@ class Replica:
 
     def _change_partition(self, number: int) -> PartitionState:
         """The partition's state, to be changed now."""
-        state = self.changes.partitions.get(number)
-        if state is None:
+        if (state := self.changes.partitions.get(number)) is None:
             state = self._ensure_partition(number)
             self.changes.touch_partition(number, state)
         return state
@@ -410,23 +415,22 @@ class Replica:
         node = NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed)
         return self.changes.freeze(lsn, msgspec.msgpack.encode(node))
 
-    def load(self, loaded: Loaded) -> list[r.Record]:
+    def load(self, loaded: Loading) -> list[r.Record]:
         """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""
-        decode = msgspec.msgpack.decode
+        decode, ids = msgspec.msgpack.decode, dict[TxId, TxId]()
         try:
-            for name, data in loaded.fragments.items():
-                state = fragment_of(name, decode(data, type=FragmentImage), partial(version_in, self.store.base.get, name))
+            for name, data in loaded.fragments:
+                row = partial(version_in, self.store.base.get, name)
+                state = self._add(fragment_of(self._one_name(name), decode(data, type=FragmentImage), row))
                 if state.unstable or state.beyond:
-                    self.tails[name] = None
-                self.fragments[name] = state
-                self.namespaces[name[0]] = None
-                self._ensure_partition(name[1]).fragments[name[0]] = state
-            for number, data in loaded.partitions.items():
+                    self.tails[state.name] = None
+            for number, data in loaded.partitions:
                 image = decode(data, type=PartitionImage)
                 partition = self._ensure_partition(number)
                 partition.epoch = image.epoch
                 partition.prepared = {p.tx: p for p in image.prepared}
-                partition.results = Results(image.results, image.floor, image.answers)
+                outcomes = [(ids.setdefault(tx, tx), outcome) for tx, outcome in image.results]  # of many partitions each
+                partition.results = Results(outcomes, image.floor, image.answers)
             for number in self.partitions:
                 self._reserve_again(number)
             if "node" not in loaded.node:
@@ -434,9 +438,8 @@ class Replica:
             node = decode(loaded.node["node"], type=NodeImage)
         except msgspec.MsgspecError as error:
             raise ValueError(f"the checkpoint cannot be read: {error}") from error
-        self.incarnation, self.lives = node.incarnation, node.lives
+        self.incarnation, self.lives, self.promised = node.incarnation, node.lives, node.promised
         self.claimed_at, self.claims = node.claimed_at, node.claims
-        self.promised = node.promised
         self.maps.load(node.committed, node.accepted)
         self.trimmed = node.trimmed
         return node.open

@@ -6,7 +6,7 @@ Plain functions over a fragment's state and the store of its rows; `engine.state
 from __future__ import annotations
 
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
-from rebalance.fragment import NEWEST, FragmentState
+from rebalance.fragment import NEWEST, NOTHING, FragmentState
 from wal import records as r
 from wal.probe import probe
 
@@ -24,7 +24,7 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
                 continue
         rows[key] = Entry(epoch, at, value)
         if value is None:
-            fragment.tombstones[key] = at
+            fragment.bury(key, at)
             dead = store.bury(name, key)
             weight += ROW_OVERHEAD_BYTES + len(key)
         else:
@@ -32,10 +32,9 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
                 dead.pop(key, None)
             weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
         if loading:
-            fragment.suspects[key] = None  # until the transfer tells of the key
+            fragment.doubt((key,))  # until the transfer tells of the key
     if fragment.suspects and not loading:
-        for key in write.keys:
-            fragment.suspects.pop(key, None)
+        fragment.confirm(write.keys)
     store.weigh(weight)
 
 
@@ -48,7 +47,9 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
         makes_room = fragment.loading and not counter
         if makes_room and key in fragment.suspects:
             continue
-        suspect = fragment.suspects.pop(key, 0) is None
+        suspect = key in fragment.suspects
+        if suspect:
+            fragment.confirm((key,))
         if not makes_room and (fragment.loading or not suspect):
             held = store.get(name, key)
             if held is not None and (held.epoch, held.counter) >= (epoch, counter):
@@ -59,18 +60,16 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
         elif dead:
             dead.pop(key, None)
         if value is None and counter:
-            fragment.tombstones[key] = counter
+            fragment.bury(key, counter)
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
     store.weigh(weight)
 
 
 def confirm_what_came_later(fragment: FragmentState, lwm: int) -> None:
     """What was written live above a transfer that is complete up to `lwm` needs no word of it. Very many keys may be."""
-    confirm = fragment.suspects.pop
     for write in fragment.tail() if fragment.suspects else ():
         if write.end > lwm:
-            for key in write.keys:
-                confirm(key, None)
+            fragment.confirm(write.keys)
 
 
 def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> None:
@@ -85,15 +84,15 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> 
         if held is not None and held.counter <= lwm:
             probe("replica.unconfirmed_row_dropped")
             store.set(fragment.name, key, GONE)
-            fragment.tombstones.pop(key, None)
-    fragment.suspects = {}
+            fragment.drop_tombstone(key)
+    fragment.suspects = NOTHING
 
 
 def drop_tombstones(store: LayeredStore, fragment: FragmentState, most: int) -> int:
     """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more. How many went."""
     droppable = fragment.droppable(most)
     for key in droppable:
-        counter = fragment.tombstones.pop(key)
+        counter = fragment.drop_tombstone(key)
         fragment.dropped = max(fragment.dropped, counter)
         held = store.get(fragment.name, key)
         if held is not None and held.counter == counter and held.value is None:

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
 from engine.state.layer import Layer, merged
+from engine.state.loaded import Loaded, Loading
 from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
 from wal.ids import Fragment
 
@@ -92,20 +93,15 @@ class CheckpointImage(NamedTuple):
     weight: int = 0
 
 
-class Loaded(NamedTuple):
-    """What a store held when it was opened."""
-
-    lsn: int
-    node: dict[str, bytes]
-    fragments: dict[Fragment, bytes]
-    partitions: dict[int, bytes]
-
-
 class BaseStore(Weighing, Protocol):
     """A store of checkpoints. `write` is called from another thread than the rest, one call at a time."""
 
     def load(self) -> Loaded:
         """What the last checkpoint holds; lsn 0 and empty if there is none. Raises CorruptionError."""
+        ...
+
+    def loading(self) -> Loading:
+        """The same, one state after the other, while nothing is written. Raises CorruptionError where it meets damage."""
         ...
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:

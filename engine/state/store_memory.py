@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.state.held import fitted, summed
-from engine.state.store import GONE, CheckpointImage, Entry, Loaded, Row, is_row
+from engine.state.loaded import Loaded, Loading
+from engine.state.store import GONE, CheckpointImage, Entry, Row, is_row
 from rebalance.contents import MASK, NOTHING, Summed, Sums, row_digest, rows_digest
 from wal.ids import Fragment
 
@@ -117,7 +118,11 @@ class MemoryStore:
 
     def load(self) -> Loaded:
         """What the last checkpoint holds."""
-        return Loaded(self._lsn, dict(self._node), dict(self._fragments), dict(self._partitions))
+        return self.loading().all()
+
+    def loading(self) -> Loading:
+        """The same, one state after the other."""
+        return Loading(self._lsn, dict(self._node), self._fragments.items(), self._partitions.items())
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """One key's entry."""

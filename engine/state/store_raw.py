@@ -22,6 +22,9 @@ from wal.ids import Fragment
 _KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
 
 
+PREFIXES_KEPT = 4_096
+
+
 class RawReads:
     """The rows of one store, unopened. Invariant: `_txn` is a live read transaction from opening to closing.
 
@@ -207,6 +210,8 @@ class RawReads:
         known = self._prefixes.get(fragment)
         if known is None:
             prefix, end = fragment_key(fragment), fragment_key((fragment[0], fragment[1] + 1))
+            if len(self._prefixes) >= PREFIXES_KEPT:
+                self._prefixes.clear()
             known = self._prefixes[fragment] = (prefix, end, row_seed(prefix))
         return known
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NoReturn, TypeAlias
 
 import lmdb
 
 from engine.state.held import summed
-from engine.state.store import Entry, Loaded, Row
+from engine.state.loaded import Loaded, Loading
+from engine.state.store import Entry, Row
 from engine.state.store_envelope import (
     FORMAT_KEY,
     FRAGMENTS,
@@ -54,14 +56,17 @@ class StoreReads(RawReads):
 
         With `wanted` only what it holds of these partitions is looked at, and of the node.
         """
+        return self.loading(wanted).all()
+
+    def loading(self, wanted: Container[int] | None = None) -> Loading:
+        """The same, one state after the other."""
         node = dict(self._states(self._node, NODE))
         del node[FORMAT_KEY]
-        lsn = int.from_bytes(node.pop(LSN_KEY, b""), "big")
-        return Loaded(
-            lsn,
+        return Loading(
+            int.from_bytes(node.pop(LSN_KEY, b""), "big"),
             {key.decode(): data for key, data in node.items()},
-            {fragment_of(key): data for key, data in self._states(self._fragments, FRAGMENTS, wanted)},
-            {partition_of(key): data for key, data in self._states(self._partitions, PARTITIONS, wanted)},
+            ((fragment_of(key), data) for key, data in self._states(self._fragments, FRAGMENTS, wanted)),
+            ((partition_of(key), data) for key, data in self._states(self._partitions, PARTITIONS, wanted)),
         )
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
@@ -258,15 +263,19 @@ class StoreReads(RawReads):
         self, db: lmdb._Database, name: bytes, wanted: Container[int] | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Everything in one of the small databases, or what is about some partitions, verified, and verified to be all."""
-        try:
-            with self._lock, self._txn.cursor(db) as cursor:
-                found = list(cursor)
-        except lmdb.Error as error:
-            raise self._unreadable(f"{name.decode()} cannot be read", error) from error
-        self._check_count(db, name.decode(), len(found), _raise)
-        for key, raw in found:
-            if wanted is None or partition_in(key) in wanted:
-                yield key, self._state(name, key, raw)
+        seen, found = 0, [(b"", b"")]
+        while found:
+            try:
+                with self._lock, self._txn.cursor(db) as cursor:
+                    there = cursor.set_range(found[-1][0] + b"\0" if seen else b"")
+                    found = list(islice(cursor, _ROWS_AT_ONCE)) if there else []
+            except lmdb.Error as error:
+                raise self._unreadable(f"{name.decode()} cannot be read", error) from error
+            seen += len(found)
+            for key, raw in found:
+                if wanted is None or partition_in(key) in wanted:
+                    yield key, self._state(name, key, raw)
+        self._check_count(db, name.decode(), seen, _raise)
 
     def _state(self, name: bytes, key: bytes, raw: bytes) -> bytes:
         try:

@@ -231,12 +231,10 @@ def test_what_was_lost_is_found_in_the_second_round_and_asked_for_together() -> 
 def test_a_digest_that_differs_is_found_at_once() -> None:
     copies = three()
     put(copies, 5)
-    copies["n3"].replica.fragment(NAME).digest ^= 1
-    copies["n3"].replica.fragment(NAME).unstable[-1] = (
-        *copies["n3"].replica.fragment(NAME).unstable[-1][:1],
-        copies["n3"].replica.fragment(NAME).digest,
-        copies["n3"].replica.fragment(NAME).unstable[-1][2],
-    )
+    fragment = copies["n3"].replica.fragment(NAME)
+    fragment.digest ^= 1
+    *before, (end, _, write) = list(fragment.unstable)
+    fragment.unstable = [*before, (end, fragment.digest, write)]
     copies.round()
     assert copies["n3"].demander.progress.kinds[NAME] == Kind.FULL
     assert equal(copies)

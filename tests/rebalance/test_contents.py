@@ -80,7 +80,7 @@ def test_a_row_that_a_transfer_lost_shows_although_the_history_was_taken_over() 
     fragment = whole.fragment(NAME)
     short.apply(r.FragmentClear(*NAME, "in full"))
     short.apply(r.Preload(*NAME, [1], [1], [b"a"], [b"1"]))
-    short.apply(r.FragmentReady(*NAME, fragment.counter.lwm, fragment.digest, fragment.epochs, True))
+    short.apply(r.FragmentReady(*NAME, fragment.counter.lwm, fragment.digest, list(fragment.epochs), True))
     assert short.fragment(NAME).digest == fragment.digest
     assert digest(short) != digest(whole)
 

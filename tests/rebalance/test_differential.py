@@ -251,7 +251,7 @@ def test_a_copy_that_is_about_to_be_filled_claims_nothing_and_knows_it_when_it_r
     copies.returns("n3")
     fragment = copies["n3"].replica.fragment(NAME)
     assert fragment.loading
-    assert (fragment.counter.lwm, fragment.stable, fragment.epochs) == (0, 0, [])
+    assert (fragment.counter.lwm, fragment.stable, fragment.epochs) == (0, 0, ())
     assert len(copies["n3"].rows(0)) == ROWS
 
 

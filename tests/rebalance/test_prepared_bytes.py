@@ -7,7 +7,7 @@ from wal import records as r
 
 
 def test_what_is_prepared_has_the_bytes_of_its_writes() -> None:
-    state = PartitionState()
+    state = PartitionState(0)
     assert state.prepared_bytes == 0
     written: list[list[bytes | None]] = [[b"v" * 100, None], [b""], []]
     for number, values in enumerate(written):

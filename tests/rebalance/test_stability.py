@@ -73,7 +73,7 @@ def test_a_checkpoint_leaves_the_large_values_of_the_tail_to_the_rows_and_finds_
     assert image.held == [(1, 0)], "one was overwritten, one is small, one was deleted again: these the rows have not"
     assert [w.values for w in image.tail] == [[LARGE], [b""], [b"small"], [LARGE], [None]]
     again = Replica(LayeredStore(replica.store.base))
-    again.load(replica.store.base.load())
+    again.load(replica.store.base.loading())
     assert again.fragment(NAME).tail() == before.tail()
     assert again.fragment(NAME).digest == before.digest
     again.check()
@@ -86,4 +86,4 @@ def test_an_image_whose_row_is_not_there_is_refused() -> None:
     image = replica.begin_checkpoint(1, [])
     replica.store.base.write(image._replace(rows={}))
     with pytest.raises(ValueError, match=r"expected a row of version \(1, 1\) for its tail, found None"):
-        Replica(LayeredStore(replica.store.base)).load(replica.store.base.load())
+        Replica(LayeredStore(replica.store.base)).load(replica.store.base.loading())

@@ -52,7 +52,7 @@ def partitions_of(node: Node) -> dict[int, PartitionState]:
         fragment = FragmentState.from_stable((namespace, number), (copy.lwm, copy.digest), [(1, 1)], [])
         if copy.loading:
             fragment.clear(loading=True)
-        found.setdefault(number, PartitionState()).fragments[namespace] = fragment
+        found.setdefault(number, PartitionState(number)).fragments[namespace] = fragment
     return found
 
 

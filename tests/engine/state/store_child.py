@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import TypeAlias
 
-from engine.state.store import CheckpointImage, Entry, Loaded
+from engine.state.loaded import Loaded
+from engine.state.store import CheckpointImage, Entry
 from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore

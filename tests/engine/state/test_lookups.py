@@ -100,7 +100,7 @@ def test_only_who_writes_makes_a_fragment_be_there() -> None:
     for line in (
         "core.replica.ensure_fragment(name)",
         "self.core.replica.fragments.setdefault(name, FragmentState(name))",
-        "replica.partitions[3] = PartitionState()",
+        "replica.partitions[3] = PartitionState(3)",
     ):
         assert makes(line) == [1], line
     for line in ("core.replica.fragment(name)", "core.replica.fragments.get(name)", "state.fragments[name] = 1"):

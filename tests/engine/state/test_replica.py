@@ -95,7 +95,7 @@ def record_of(move: Move, replica: Replica) -> r.Record:
     """The move as a record, by how a replica stands. It only looks."""
     name = (move.namespace, move.partition)
     fragment = replica.fragments.get(name) or FragmentState(name)
-    partition = replica.partitions.get(move.partition) or PartitionState()
+    partition = replica.partitions.get(move.partition) or PartitionState(move.partition)
     lwm = fragment.counter.lwm
     newest = max(1, fragment.epochs[-1][0] if fragment.epochs else 1, partition.epoch)
     epoch = max(1, newest + move.epochs)

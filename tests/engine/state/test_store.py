@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Loaded, Row
+from engine.state.loaded import Loaded
+from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Row
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_memory import MemoryStore
 from rebalance.contents import row_digest

@@ -18,7 +18,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from engine.state.store import CheckpointImage, Entry, Loaded
+from engine.state.loaded import Loaded
+from engine.state.store import CheckpointImage, Entry
 from engine.state.store_envelope import (
     DATABASES,
     FORMAT_KEY,

@@ -340,7 +340,7 @@ def commit_by_half_beside_what_was_given_up(small: Small) -> None:
 def remember_every_write(small: Small) -> None:
     copy = small.copy(small.primary)
     for number in range(100):
-        copy.suspects[b"%d" % number] = None
+        copy.doubt([b"%d" % number])
     for oracle in small.oracles.all:
         if type(oracle).__name__ == "Memory":
             oracle.finish(small.world)

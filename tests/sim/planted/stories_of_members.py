@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from engine.client.calls import PutCall
@@ -511,7 +513,7 @@ def _lose_rows(stage: Stage) -> Rule:
     return rule
 
 
-def _suspects(stage: Stage, name: NodeId) -> dict[bytes, None]:
+def _suspects(stage: Stage, name: NodeId) -> Mapping[bytes, None]:
     """The keys of partition 0 of which a copy has yet to hear what stood there before it undid a write."""
     node = stage[name].node
     assert node is not None
