@@ -13,6 +13,7 @@ from wal.reader import indexes
 from wal.records import Record, Trimmed
 from wal.segment import segment_name
 from wal.segment_file import read_header, read_trailer
+from wal.segments import INDEXES_KEPT
 
 BLOCKS: list[list[Record]] = [[update(n)] for n in range(1, 41)]
 
@@ -140,3 +141,19 @@ def test_closing_writes_the_index() -> None:
     log.close()
     assert index_bytes(disk, name)
     assert verify(disk, indexes=True).findings == []
+
+
+def test_of_sealed_segments_few_indexes_stay_in_memory_and_what_trimming_asks_needs_none() -> None:
+    log = open_log(MemoryDisk())
+    while len(log.segments()) < 3 * INDEXES_KEPT:
+        append(log, update(log.next_lsn), update(log.next_lsn + 1, partition=1))
+        log.write_index()
+    segments = log._segments
+    assert not segments._indexes, "nobody has read any history"
+    told = segments.ends(segments.sealed())
+    assert not segments._indexes
+    assert told == {("acc", 0): segments.sealed()[-1].last_lsn - 1, ("acc", 1): segments.sealed()[-1].last_lsn}
+    again = open_log(log._disk)  # which reads the footers
+    assert again._segments.ends(again._segments.sealed()) == told
+    assert len(history_of(log)) == (log.next_lsn - 1) // 2
+    assert 0 < len(segments._indexes) <= INDEXES_KEPT
