@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Put, Reply, Swap, Values
+from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Lock, Put, Reply, Swap, Values
 from rebalance.table import decode, hash_of
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
@@ -273,6 +273,54 @@ COMMIT = SmallWorld(
     settings=TWO_PARTITIONS,
 )
 
+# The same, and another one stands in line at n1 for the key that it writes there.
+
+NEXT = bytes([8]) * 16
+LOCK_MS = 60_000
+
+
+def _asked_by_the_next(walk: Walk) -> None:
+    _asked_to_commit(walk)
+    walk.happen(ask("n1", Lock(3, NEXT, "acc", [_key(0)], LOCK_MS)))
+
+
+def _ends_and_is_read(node: NodeId, said: r.Record | Reply) -> Fact | None:
+    """How the transaction ended, and what the next one was told of its key."""
+    match said:
+        case Values(3, [(_, _, value)]):
+            return Fact("read", TX, value)
+        case _:
+            return _ends(node, said)
+
+
+def _reads_what_ended(facts: frozenset[Fact]) -> str:
+    """The same, and what was read is committed, and nothing of what is not."""
+    read = {fact.value for fact in facts if fact.kind == "read"}
+    ends = {fact.value for fact in facts if fact.kind in ("outcome", "told")}
+    prepared = {fact.value for fact in facts if fact.kind == "prepared"}
+    if b"1" in read and (False in ends or len(prepared) < TWO_PARTITIONS.partitions):
+        return "what is read is never committed"
+    if None in read and True in ends:
+        return "what is committed is not read"
+    return _one_end(facts)
+
+
+IN_LINE = SmallWorld(
+    "in-line",
+    "as commit, and another transaction stands in line at n1 for the key that is written there",
+    THREE,
+    _asked_by_the_next,
+    (
+        Might(Happening("crash", "n1")),
+        Might(_begin("n2", "n2", "n3"), down="n1"),
+        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
+    ),
+    _ends_and_is_read,
+    _reads_what_ended,
+    depth=60,
+    settings=TWO_PARTITIONS,
+)
+
 # A primary that moves. The partition is n1's, with a copy at n2, and a step makes n2 its primary; n3 votes.
 
 AT_THE_OLD, AT_THE_NEW, READ = 2, 3, 4
@@ -456,6 +504,7 @@ _ALL = (
     TWO_COORDINATORS,
     LOST_DISK,
     COMMIT,
+    IN_LINE,
     CATCHING_UP,
     REPEAT,
 )
