@@ -115,6 +115,7 @@ class MemoryStore:
         self._rows: dict[Fragment, _Rows] = {}
         self._sums: dict[Fragment, Sums] = {}
         self._written: list[CheckpointImage] = []  # and not seen by reads yet
+        self.bytes_read = 0  # of values, so far: for who asks what that would take of a disk's pages
 
     def load(self) -> Loaded:
         """What the last checkpoint holds."""
@@ -126,10 +127,17 @@ class MemoryStore:
 
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """One key's entry."""
-        return self._rows.get(fragment, _NO_ROWS).get(key)
+        entry = self._rows.get(fragment, _NO_ROWS).get(key)
+        self.bytes_read += _size(entry)
+        return entry
 
     def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
         """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
+        found = self._some(fragment, start, limit, down=down)
+        self.bytes_read += sum([_size(entry) for _, entry in found])
+        return found
+
+    def _some(self, fragment: Fragment, start: bytes, limit: int, *, down: bool) -> list[Row]:
         rows = self._rows.get(fragment, _NO_ROWS)
         return rows.down(start, limit) if down else rows.up(start, limit)
 
@@ -140,11 +148,13 @@ class MemoryStore:
     def held(self, fragment: Fragment, keys: Sequence[bytes]) -> list[tuple[bytes, int]]:
         """The same of those of these keys that are there."""
         rows = self._rows.get(fragment, _NO_ROWS)
-        return [(key, row_digest(key, entry)) for key, entry in rows.held(keys)]
+        found = rows.held(keys)
+        self.bytes_read += sum([_size(entry) for _, entry in found])
+        return [(key, row_digest(key, entry)) for key, entry in found]
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
         """Up to `limit` keys >= `start`, ascending, each with a 0."""
-        return [(key, 0) for key, _ in self.scan(fragment, start, limit)]
+        return [(key, 0) for key, _ in self._some(fragment, start, limit, down=False)]
 
     def contents(self, fragment: Fragment) -> int | None:
         """The digest of all rows of a fragment."""
@@ -156,7 +166,7 @@ class MemoryStore:
 
     def fitting(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> tuple[int, int]:
         """How many of the rows that such a scan reads are read at once, and what they weigh."""
-        return fitted([_size(entry) for _, entry in self.scan(fragment, start, limit, down=down)], limit)
+        return fitted([_size(entry) for _, entry in self._some(fragment, start, limit, down=down)], limit)
 
     def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
         """The same of the rows of these keys."""

@@ -18,6 +18,7 @@ from msgspec.structs import fields
 
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
+from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event
 from engine.turn.turns import TURN_MS_MAX, what
@@ -72,20 +73,20 @@ class Modelled:
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
         changes = node.core.replica.changes
-        encoded = changes.encoded
+        encoded, weighed = changes.encoded, _bytes_read(store)
         handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         encoded = changes.encoded - encoded
-        states, partitions = encoded * STATE_NS, len(node.core.local)
+        states, partitions = encoded * STATE_NS + (_bytes_read(store) - weighed) * BYTE_NS, len(node.core.local)
         cost = price(events, effects, rows, partitions) + states
         if cost > TURN_MS_MAX * MS and (turn := price(once(events), effects, rows, partitions) + states) > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",
                 f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
-                f"{rows} rows read, {encoded} states encoded, {len(effects.log)} records, "
-                f"{len(effects.send) + len(effects.early)} messages",
+                f"{rows} rows and {_bytes_read(store) - weighed} bytes read, {encoded} states encoded, "
+                f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
         return effects, cost
@@ -99,6 +100,10 @@ class Measured:
         began = time.thread_time_ns()
         effects = node.turn(now, events)
         return effects, time.thread_time_ns() - began
+
+
+def _bytes_read(store: LayeredStore) -> int:
+    return store.base.bytes_read if isinstance(store.base, MemoryStore) else 0
 
 
 COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "cpu": Measured}

@@ -10,7 +10,8 @@ import pytest
 from engine.client.calls import PutCall
 from engine.messages import Heartbeat, Life, Replicate
 from engine.node.node import Node
-from engine.protocol.requests import Get
+from engine.protocol.requests import Get, Scan
+from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
@@ -24,7 +25,7 @@ from tests.sim.oracles import unsettled
 from tests.sim.planted.fault import around
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, World
-from wal.ids import NO_VERSION
+from wal.ids import NO_VERSION, partition_of
 from wal.records import Record, Update, Write
 
 NAMES = ["n1", "n2", "n3"]
@@ -150,6 +151,38 @@ def test_a_batch_that_a_network_repeats_makes_no_turn_longer_than_it_is() -> Non
     with pytest.raises(Violation, match=r"turn: n1 has a turn of \d+ ms"):
         _takes(93_000, 93_001, 93_002)
     assert once([BEAT, BEAT]) == [BEAT]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["as many as fit", "as many as are asked for"])
+def test_rows_cost_as_many_bytes_as_are_read(monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> None:
+    """Who reads all rows that it is asked for has a turn that is too long, where these are large."""
+    if whole:
+        monkeypatch.setattr(MemoryStore, "fitting", lambda _store, _name, _start, limit, down=False: (limit, 0))
+    with _world(Modelled()) as world:
+        world.form(NAMES)
+        client = world.add_client("c")
+        world.run_for(SECOND)
+        keys = [key for key in (b"%d" % number for number in range(400)) if partition_of(key, 4) == 0][:64]
+        for key in keys:
+            put = client.spawn(
+                client.call(PutCall(client.new_tx(), "acc", [key], [bytes(1 << 20)]), timeout_ns=60 * SECOND)
+            )
+            assert world.run_while(lambda put=put: not put.done, at_most=60 * SECOND)  # type: ignore[misc]
+        for machine in world.running:
+            assert machine.node is not None
+            machine.node.checkpoint_wanted = True
+        world.run_for(SECOND)
+        topology = world.newest()
+        primary = topology.placements[0].primary if topology is not None else None
+        assert primary is not None
+        replies: list[object] = []
+        machine = world.machines[primary]
+        machine.receive(Asked(machine.new_session(replies.append), Scan(1, "acc", [0], b"", None, 1_000)))
+        if whole:
+            with pytest.raises(Violation, match="bytes read"):
+                world.run_for(SECOND)
+        else:
+            assert world.run_while(lambda: not replies, at_most=SECOND)
 
 
 def test_a_walk_that_nothing_asks_for_is_named() -> None:
