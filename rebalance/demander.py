@@ -301,8 +301,9 @@ class Demander(Rule):
     def _prepare_for(self, session: Session, transfer: Transfer) -> None:
         """What must be true before the first entry of this transfer arrives."""
         core, name = self.core, (transfer.namespace, transfer.partition)
-        session.transfers[name] = transfer
-        session.leaves[name] = len(self.surveys.leaves(name)) // LEAF_BYTES
+        session.began = True
+        if leaves := len(self.surveys.leaves(name)) // LEAF_BYTES:
+            session.leaves[name] = leaves
         self.surveys.changed(name)
         first = name not in self.progress.kinds or transfer.missing
         if first or transfer.kind in OF_ROWS:
@@ -337,7 +338,7 @@ class Demander(Rule):
         Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
         again as fast as it is asked.
         """
-        nothing = not session.transfers and not session.survey
+        nothing = not session.began and not session.survey
         if nothing and session.partitions and session.partitions.keys() <= session.later.keys():
             probe("demand.nothing_to_give")
             self._pauses[session.supplier] = self.core.now + self.core.settings.retransmit_ms * MS

@@ -59,7 +59,8 @@ class Session:
         self.said = 0  # how many of the parts
         self.partitions = {n: None for part in parts for n in part}
         self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
-        self.transfers: dict[Fragment, Transfer] = {}
+        self.began = False  # it was told of a transfer
+        self.transfers: dict[Fragment, Transfer] = {}  # those of rows
         self.noted: Counter[str] = Counter()  # of these, the operator was told of so many of each kind
         self.in_full = False  # something is taken as rows, or will be
         self.survey: dict[int, list[Fragment]] = {}  # the supplier asks what the rows of these add up to
@@ -100,6 +101,7 @@ class Session:
     def note_rows(self, core: Node, transfer: Transfer) -> None:
         """A fragment is taken as rows."""
         self.in_full = True
+        self.transfers[transfer.namespace, transfer.partition] = transfer
         self.noted[transfer.kind] += 1
         if (said := self.noted[transfer.kind]) <= NOTED_MAX:
             how = f"from {self.supplier} {TAKEN[Kind(transfer.kind)]}"
