@@ -90,7 +90,7 @@ class GrowingIndex:
     def begin(self, fragment: Fragment, low: int, ordinal: int) -> Row:
         """A fragment that was not there yet, and the first block that speaks of it, with `low` in it."""
         self.bytes_max += 64 + len(fragment[0].encode())
-        row = self.rows[fragment] = array("q", (low, low, 0, 0, 0, 0, 0, 0, ordinal))
+        row = self.rows[fragment] = array("Q", (low, low, 0, 0, 0, 0, 0, 0, ordinal))
         return row
 
     def one_name(self, fragment: Fragment) -> Fragment:
@@ -114,7 +114,7 @@ class GrowingIndex:
     def count(self, write: Write) -> bool:
         """A write that is in a block that was added; whether it is the first of its fragment."""
         row, keys, values = self.rows.get((write.namespace, write.partition)), write.keys, write.values
-        if row is None:
+        if row is None or not write.delta:
             return False  # it has no counter at all
         row[WRITES] += 1
         if write.closed:
@@ -165,7 +165,7 @@ class GrowingIndex:
 def _read(row: Row) -> FragmentIndex:
     """A row, as a reader has it: of what was said so far there are all marks."""
     blocks = ordinals(row)
-    marks = array("Q", row[BLOCKS + MARK_EVERY :: _GROUP])
+    marks = row[BLOCKS + MARK_EVERY :: _GROUP]
     if len(blocks) // MARK_EVERY > len(marks):
         marks.append(row[HIGH])
     return FragmentIndex(row[LOW], row[HIGH], blocks, marks)

@@ -22,6 +22,7 @@ from wal.codec import (
     encode_header,
 )
 from wal.growing import GrowingIndex
+from wal.ids import COUNTER_MAX
 from wal.index import COARSE, MARK_EVERY, touched_by
 from wal.index_codec import decode_index, encode_footer
 from wal.noting import note
@@ -117,6 +118,16 @@ def test_a_fragment_without_a_missing_counter_costs_nothing() -> None:
     assert index.holding({("acc", 0): (0, 4)}) == []
     assert index.holding({("acc", 1): (0, 9)}) == []
     assert index.holding({("acc", 0): (4, 5)}) == [0]
+
+
+def test_there_is_room_for_the_largest_counter_that_a_record_may_name() -> None:
+    growing = GrowingIndex()
+    last = Write("acc", 0, 1, COUNTER_MAX, [b"k"], [b"v"])
+    growing.add(256, touched_by([Update([last])]))
+    assert growing.count(last)
+    entry = growing.whole().fragments["acc", 0]
+    assert (entry.low, entry.high) == (COUNTER_MAX + 1, COUNTER_MAX + 1)
+    assert list(growing.tallied()) == [(("acc", 0), [1, 1, 0, 0, 2])]
 
 
 def test_a_snapshot_does_not_change_with_the_index() -> None:
