@@ -6,7 +6,7 @@ And what many keys of a fragment add up to there, for whoever sums up what chang
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from rebalance.contents import Entry, Summed, row_digest
@@ -41,7 +41,7 @@ def all_at_once(keys: Sequence[bytes]) -> tuple[int, int]:
     return len(keys), 0
 
 
-def fitted(sizes: Sequence[int], limit: int) -> tuple[int, int]:
+def fitted(sizes: Iterable[int], limit: int) -> tuple[int, int]:
     """Of rows of these sizes, and at least one, and `limit`, so many as have `FIT_BYTES`; and the work to read those."""
     total = 0
     for count, size in enumerate(sizes, 1):

@@ -138,14 +138,14 @@ class RawReads:
             return limit, 0
         seek = self._prefix(fragment)[0] + start
 
-        def sizes(cursor: lmdb.Cursor[memoryview]) -> list[int]:
+        def sizes(cursor: lmdb.Cursor[memoryview]) -> Iterable[int]:
             there = cursor.set_range(seek)
             if down:
                 there = cursor.prev() if there else cursor.last()
             rows = cursor.iterprev(keys=False) if down else cursor.iternext(keys=False)
-            return list(map(len, islice(rows, limit))) if there else []
+            return map(len, islice(rows, limit)) if there else ()
 
-        return fitted(self._sizes(sizes), limit)
+        return self._fitted(sizes, limit)
 
     def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
         """The same of the rows of these keys."""
@@ -154,19 +154,20 @@ class RawReads:
         prefix = self._prefix(fragment)[0]
         wanted = [prefix + key for key in keys]
 
-        def sizes(cursor: lmdb.Cursor[memoryview]) -> list[int]:
+        def sizes(cursor: lmdb.Cursor[memoryview]) -> Iterable[int]:
             found = {bytes(key): len(value) for key, value in cursor.getmulti(wanted)}
-            return [found.get(key, 0) for key in wanted]
+            return (found.get(key, 0) for key in wanted)
 
-        return fitted(self._sizes(sizes), len(keys))
+        return self._fitted(sizes, len(keys))
 
-    def _sizes(self, of: Callable[[lmdb.Cursor[memoryview]], list[int]]) -> list[int]:
-        """Sizes of rows, none of which is copied or looked at; whoever reads them is told what is wrong there."""
+    def _fitted(self, sizes: Callable[[lmdb.Cursor[memoryview]], Iterable[int]], limit: int) -> tuple[int, int]:
+        """By the sizes of rows, none of which is copied, and no more of which are looked at than fit; whoever reads them is
+        told what is wrong there."""
         try:
             with self._lock, self._environment().begin(db=self._rows, buffers=True) as txn, txn.cursor() as cursor:
-                return of(cursor)
+                return fitted(sizes(cursor), limit)
         except lmdb.Error:
-            return []
+            return limit, 0
 
     def _held(self, fragment: Fragment, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Those of these keys under which something lies, and what; that of the others nothing does is not proven."""
