@@ -239,7 +239,8 @@ class Touching:
             return
         probe("tx.waits_for_an_outcome")
         self._in_line[at] = want.owner
-        locks.wait_all(want.owner, late, self.core.now + self.core.settings.in_doubt_ms * MS, granted, expired)
+        until = self.core.now + self.core.settings.in_doubt_ms * MS
+        locks.wait_all(want.owner, late, until, granted, expired, holding=want.votes)  # it may have voted elsewhere
 
     # What it rests on.
 
