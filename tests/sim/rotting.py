@@ -63,7 +63,7 @@ class Rotten:
     def look(self, world: World) -> None:
         """Forget what was healed: the row is there again as it was written, or its copy is elsewhere."""
         newest = world.newest()
-        self._waiting = {(node, name): None for node, name in self._rows if _waits_to_move(newest, node, name[1])}
+        self._waiting = {(node, name): None for node, name in self._rows if _waits_to_move(world, newest, node, name)}
         for (node, name), (key, _) in list(self._rows.items()):
             if newest is not None and newest.placements[name[1]].in_sync == (node,):
                 self.for_good[name[1]] = None
@@ -76,10 +76,13 @@ class Rotten:
                 del self._rows[node, name]
 
 
-def _waits_to_move(newest: Topology | None, node: NodeId, number: int) -> bool:
-    """Whether a copy is not in sync, and is not made so before the operator says."""
-    paused = newest is not None and newest.migrations.paused is not Paused.NOTHING
-    return newest is not None and paused and newest.placements[number].standing_of(node) is Standing.MOVING
+def _waits_to_move(world: World, newest: Topology | None, node: NodeId, name: Fragment) -> bool:
+    """Whether a copy is not in sync, or is asynchronous and was emptied, and is not filled before the operator says."""
+    if newest is None or newest.migrations.paused is Paused.NOTHING:
+        return False
+    standing, inside = newest.placements[name[1]].standing_of(node), world.machines[node].node
+    emptied = inside is not None and name in inside.core.replica.fragments and inside.core.replica.fragment(name).loading
+    return standing is Standing.MOVING or (standing is Standing.ASYNC and emptied)
 
 
 async def write_cold(client: Client) -> None:

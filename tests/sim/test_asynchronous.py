@@ -12,6 +12,7 @@ from engine.client.namespaces import AskNodes
 from engine.messages import Replicate
 from engine.protocol.requests import Get
 from engine.state.store_memory import MemoryStore
+from rebalance.migrations import Paused
 from rebalance.partition import Role
 from rebalance.supplier import OVER_AFTER_MS
 from rebalance.table import Standing
@@ -193,6 +194,40 @@ def test_a_row_of_it_that_rots_is_taken_anew(value: bytes | None) -> None:
         assert world.newest() is newest, "no map was made for it"
         assert not node.entropy.as_object()["wrong_here"]
         compare_copies(world)
+
+
+def test_one_that_was_emptied_because_a_row_rotted_waits_while_the_operator_has_paused() -> None:
+    """It is no repair, where there are as many copies in sync as there should be (seed 130005)."""
+    settings = msgspec.structs.replace(QUICK, backups=0, async_backups=1, checkpoint_ms=500)
+    with World(Draws("waits"), settings, affinity=in_turn) as world:
+        formed(world, 3)
+        put(world, 0, b"kept")
+        world.run_for(2 * SECOND)
+        _pause(world, Paused.BALANCE)
+        machine, name = world.machines["n2"], (NAMESPACE, 0)
+        store = machine.vault.open()
+        assert isinstance(store, MemoryStore)
+        rot(store, name, key(0), b"forged")
+        world.rotten.add(machine, name, key(0), b"forged")
+        world.rotten.look(world)
+        assert len(world.rotten) == 1, "it is to be found"
+        node = machine.node
+        assert node is not None
+        assert world.run_while(lambda: not node.core.replica.fragment(name).loading, at_most=REST_NS), "it was emptied"
+        world.run_for(SECOND)
+        world.rotten.look(world)
+        assert len(world.rotten) == 0, "and waits"
+        _pause(world, Paused.NOTHING)
+        assert world.run_while(lambda: not whole(world), at_most=REST_NS), unsettled(world)
+        assert _row(world, "n2", 0, key(0)) == b"kept"
+
+
+def _pause(world: World, what: Paused) -> None:
+    topology = world.newest()
+    assert topology is not None
+    words = {"seen": [str(topology.migrations.since)], "paused": [str(what)], "bytes_per_second": ["0"]}
+    world.command(world.machines["n1"], "migrations", words)
+    assert world.run_while(lambda: (top := world.newest()) is None or top.migrations.paused is not what, at_most=REST_NS)
 
 
 def test_one_may_be_ordered_anew() -> None:
