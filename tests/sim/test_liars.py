@@ -227,7 +227,7 @@ def test_who_gives_way_is_told_of_a_circle_though_it_is_half_told() -> None:
         told: list[Reply] = []
         session = stage["n1"].new_session(told.append)  # type: ignore[arg-type]  # a session answers with replies
         for at, tx in enumerate((TX, other)):
-            stage["n1"].receive(Asked(session, Lock(at, tx, NAMESPACE, [key(0)], 5_000)))
+            stage["n1"].receive(Asked(session, Lock(at, tx, NAMESPACE, [key(0)], 5_000, holding=True)))
             stage.wait(50)
         node = stage["n1"].node
         assert node is not None

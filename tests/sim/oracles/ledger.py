@@ -63,7 +63,11 @@ class Ledger(Oracle):
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node decided something."""
-        new = [record for record in effects.log if type(record) is Outcome and record.tx not in self.outcomes]
+        ends = [record for record in effects.log if type(record) is Outcome]
+        new = [record for record in ends if record.tx not in self.outcomes]
+        for unlogged in [unlogged for name, unlogged in self._unlogged.items() if name != machine.name]:
+            for end in ends:
+                unlogged.pop(end.tx, None)  # it had left, and is here
         for record in effects.log:
             if type(record) in NOTED:
                 self._note(machine, record)
@@ -72,7 +76,7 @@ class Ledger(Oracle):
             self._unlogged[machine.name] = {o.tx: o.partition for o in new if o.tx in decided}
 
     def started(self, machine: Machine) -> None:
-        """What was decided in the turn in which it died, and is not on its disk, was not."""
+        """What was decided in the turn in which it died, and is not on its disk, and came to nobody else, was not."""
         assert machine.node is not None
         for tx, number in self._unlogged.pop(machine.name, {}).items():
             if machine.node.core.replica.partition(number).results.get(tx) is None:

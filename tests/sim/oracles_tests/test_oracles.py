@@ -303,7 +303,7 @@ def test_what_an_operator_gave_up_may_be_aborted_when_it_was_committed_and_forgo
         _decide_again(small, COMMITTED, ABORTED, part=r.Write(NAME[0], elsewhere, 9, 0, [KEY], [b"lost"]))
 
 
-def _decides_at_once_and_dies(small: Small, *, logged: bool) -> Machine:
+def _decides_at_once_and_dies(small: Small, *, logged: bool = False, left: bool = False) -> Machine:
     """A transaction is decided and ends in one turn, as where no other copy is waited for; then its node dies."""
     primary, number = small.primary, NAME[1]
     records: list[r.Record] = [
@@ -313,6 +313,8 @@ def _decides_at_once_and_dies(small: Small, *, logged: bool) -> Machine:
     _decide(small, primary, records)
     for watcher in small.world.watchers.logged if logged else ():
         watcher.logged(primary, records, 0)
+    if left:
+        _decide(small, small.backup, records[1:])
     primary.stop("killed")
     assert primary.start()
     return primary
@@ -321,12 +323,20 @@ def _decides_at_once_and_dies(small: Small, *, logged: bool) -> Machine:
 def test_what_was_decided_in_the_turn_in_which_a_node_died_may_end_otherwise() -> None:
     """Seed 88001 at 14c25be: prepared beforehand, so that whoever finds it undecided aborts it."""
     with small_world() as small:
-        _decide(small, _decides_at_once_and_dies(small, logged=False), [r.Outcome(TX, NAME[1], 10, False, [])])
+        _decide(small, _decides_at_once_and_dies(small), [r.Outcome(TX, NAME[1], 10, False, [])])
 
 
 def test_what_was_decided_and_is_on_a_disk_may_not() -> None:
     with small_world() as small:
         primary = _decides_at_once_and_dies(small, logged=True)
+        with pytest.raises(Violation, match=r"is committed for .* and aborted for"):
+            _decide(small, primary, [r.Outcome(TX, NAME[1], 10, False, [])])
+
+
+def test_nor_what_had_left_for_another_node_and_is_there() -> None:
+    """Replication leaves before the log is written (seed 3 at 2ae2fc0)."""
+    with small_world() as small:
+        primary = _decides_at_once_and_dies(small, left=True)
         with pytest.raises(Violation, match=r"is committed for .* and aborted for"):
             _decide(small, primary, [r.Outcome(TX, NAME[1], 10, False, [])])
 
