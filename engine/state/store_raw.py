@@ -14,9 +14,10 @@ from typing import Any
 
 import lmdb
 
-from engine.state.held import fitted
+from engine.state.held import FIT_BYTES, fitted
 from engine.state.store_envelope import fragment_key, row_is_whole, row_seed
 from engine.state.store_errors import StoreDamaged, damaged
+from rebalance.ports import BYTES_OF_WORK
 from wal.ids import Fragment
 
 _KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
@@ -136,16 +137,23 @@ class RawReads:
         """How many of the rows that such a scan reads are read at once, and what they weigh; 0 where all are small."""
         if not self._large:
             return limit, 0
-        seek = self._prefix(fragment)[0] + start
+        prefix = self._prefix(fragment)[0]
+        seek, size = prefix + start, len(prefix)
 
-        def sizes(cursor: lmdb.Cursor[memoryview]) -> Iterable[int]:
-            there = cursor.set_range(seek)
+        def measure(cursor: lmdb.Cursor[memoryview]) -> tuple[int, int]:
+            total, there = 0, cursor.set_range(seek)
             if down:
                 there = cursor.prev() if there else cursor.last()
-            rows = cursor.iterprev(keys=False) if down else cursor.iternext(keys=False)
-            return map(len, islice(rows, limit)) if there else ()
+            rows = cursor.iterprev() if down else cursor.iternext()
+            for count, (key, value) in enumerate(islice(rows, limit if there else 0), 1):
+                total += len(value)
+                if key[:size] != prefix:
+                    break  # its neighbour's: it is read, too, to be sure that it is none of these
+                if total >= FIT_BYTES:
+                    return count, total // BYTES_OF_WORK
+            return limit, total // BYTES_OF_WORK
 
-        return self._fitted(sizes, limit)
+        return self._measured(measure, limit)
 
     def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
         """The same of the rows of these keys."""
@@ -154,18 +162,18 @@ class RawReads:
         prefix = self._prefix(fragment)[0]
         wanted = [prefix + key for key in keys]
 
-        def sizes(cursor: lmdb.Cursor[memoryview]) -> Iterable[int]:
+        def measure(cursor: lmdb.Cursor[memoryview]) -> tuple[int, int]:
             found = {bytes(key): len(value) for key, value in cursor.getmulti(wanted)}
-            return (found.get(key, 0) for key in wanted)
+            return fitted((found.get(key, 0) for key in wanted), len(wanted))
 
-        return self._fitted(sizes, len(keys))
+        return self._measured(measure, len(keys))
 
-    def _fitted(self, sizes: Callable[[lmdb.Cursor[memoryview]], Iterable[int]], limit: int) -> tuple[int, int]:
+    def _measured(self, measure: Callable[[lmdb.Cursor[memoryview]], tuple[int, int]], limit: int) -> tuple[int, int]:
         """By the sizes of rows, none of which is copied, and no more of which are looked at than fit; whoever reads them is
         told what is wrong there."""
         try:
             with self._lock, self._environment().begin(db=self._rows, buffers=True) as txn, txn.cursor() as cursor:
-                return fitted(sizes(cursor), limit)
+                return measure(cursor)
         except lmdb.Error:
             return limit, 0
 
