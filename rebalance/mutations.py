@@ -78,7 +78,7 @@ class Mutations:
         remembers = core.settings.mutations_bytes > 0
         for local in new.moved:  # as many as there are, where a member is lost
             number, in_sync, before = local.number, local.placement.in_sync, known.get(local.number)
-            if not local.role.counts:
+            if not local.role.in_sync:
                 self._note_out(local, before is not None)
             elif before is None:
                 known[number] = in_sync, self._checkpoints if moving.pop(number, 0) is None else -1

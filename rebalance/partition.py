@@ -41,7 +41,7 @@ class Role(Enum):
     def __init__(self, told: str) -> None:
         self.serves = told in ("PRIMARY", "DRAINING")
         self.leads = self.serves or told == "PROMOTING"
-        self.counts = self.leads or told == "OWNING"  # among those that have everything
+        self.in_sync = self.leads or told == "OWNING"  # among those that have everything
         self.follows = told in ("MOVING", "ASYNC")  # it gets every write, and is not waited for
 
 
@@ -90,7 +90,7 @@ class LocalPartition:
     @property
     def in_sync(self) -> bool:
         """Whether the map lists this node's copy among those that have everything."""
-        return self.role.counts
+        return self.role.in_sync
 
     def place(self, placement: Placement, node: NodeId | None) -> bool:
         """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new.

@@ -21,9 +21,8 @@ from rebalance.ports import BYTES_OF_WORK
 from wal.ids import Fragment
 
 _KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
-
-
 PREFIXES_KEPT = 4_096
+"""Of so many fragments it is known with what their rows begin: it is made again in a microsecond."""
 
 
 class RawReads:
