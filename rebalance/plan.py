@@ -14,6 +14,7 @@ from itertools import zip_longest
 
 import msgspec
 
+from rebalance.adding import begun, epoch_of_new
 from rebalance.affinity import Affinity, assign
 from rebalance.aside import aside_next, fast, waited_for
 from rebalance.baselines import disks_counted_on
@@ -161,7 +162,7 @@ class _Next:
         slow = [n for n, times in self.aside.items() if times > abs(old.aside.get(n, 0))]
         self.notes += [f"{n} is too slow and set aside" for n in slow]
         self.taken: list[Taken] = []
-        self.epoch = max((p.epoch for p in old.placements), default=1) if change.groups else 0
+        self.epoch = epoch_of_new(old) if change.groups else 0
         self._alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, placed in few ways
 
     def made(self) -> Generator[int, None, Plan]:
@@ -193,15 +194,10 @@ class _Next:
         return Plan(topology, self.notes)
 
     def _new(self, number: int) -> Placement:
-        """A partition of a group that comes into the map: nothing is in it, so every copy has all of it.
-
-        Its epoch is one that nobody can have heard of who was left behind when an operator forced a map.
-        """
-        copies = self.groups[number // self.old.partitions].copies
-        here = [n for n in self.ideal[number] if n in self.alive]
-        owners = fast(here[:copies], self.aside) or here[:copies]
-        owners = owners or [n for n in (*self.baseline, *self.alive) if n in self.alive][:1]
-        return Placement(1, self.epoch, tuple(owners), tuple(owners), asynchronous=tuple(here[copies:]))
+        """A partition of a group that comes into the map."""
+        copies = min(self.groups[number // self.old.partitions].copies, len(self.baseline))
+        others = (*self.baseline, *self.alive)
+        return begun(self.ideal[number], copies, self.epoch, here=self.alive, aside=self.aside, others=others)
 
     def _vouched(self) -> dict[int, list[NodeId]]:
         """The MOVING copies that a primary vouches for, if it is still the one that the map knows."""

@@ -19,18 +19,19 @@ Within it a partition's primary and epoch are told by its placement: a copy heed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from rebalance import baselines, going
+from rebalance.adding import Added, adding, may_be_added, placements_of
 from rebalance.affinity import Affinity, assign
 from rebalance.ideal import ideal_of, places_of
 from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
 from rebalance.plan import handed_over, placed_under_the_same
-from rebalance.table import BEFORE_KEPT, Candidate, Member, Placement, Topology, decode, encode, hash_of, node_of
+from rebalance.table import BEFORE_KEPT, Candidate, Group, Member, Placement, Topology, decode, encode, hash_of, node_of
 from wal.ids import Namespace, NodeId, Number, Version
 from wal.records import Claim
 
@@ -40,8 +41,8 @@ Vouched = Mapping[int, Mapping[NodeId, NodeId]]
 
 PARTITIONS_AT_ONCE = 2_500
 """So many partitions a step changes at most, so that no turn plans or takes very many."""
-STEPS = 6
-"""Copies that come together come to count in about so many steps."""
+BEGUN_OF_WORK = 8
+"""So many partitions that come into the map are as much work as one that is placed elsewhere."""
 NOTHING_SAID: Mapping[Namespace, NamespaceSettings] = {}
 
 
@@ -50,6 +51,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `joins` are members that it lists beside those of before. `namespaces` and `migrations` are what it says of them, if it
     says anything else than the map before. `goes` are members that it notes to go, `gone` those that it lists no more.
+    `groups` come into the map, behind those that are there.
     """
 
     after: Version
@@ -62,12 +64,18 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     goes: list[NodeId] = msgspec.field(default_factory=list)
     gone: list[NodeId] = msgspec.field(default_factory=list)
     baseline: list[NodeId] = msgspec.field(default_factory=list)
+    groups: list[Added] = msgspec.field(default_factory=list)
 
     @property
     def version(self) -> Version:
         """Of the map that comes of it: another major number if it lists others."""
         major, minor = self.after
         return Version(major + 1, 0) if self.joins or self.gone else Version(major, minor + 1)
+
+    @property
+    def work(self) -> int:
+        """How much it is to take it: each partition as much as a thing that is decided, or less where nothing is in it."""
+        return len(self.placements) + sum(len(new.ways) // BEGUN_OF_WORK for new in self.groups)
 
 
 def light_step(
@@ -81,10 +89,11 @@ def light_step(
     missing: Collection[int] = (),
     joins: Sequence[Candidate] = (),
     namespaces: Mapping[Namespace, NamespaceSettings] = NOTHING_SAID,
+    groups: Sequence[Group] = (),
     migrations: Migrations | None = None,
 ) -> Step | None:
     """The step that makes in sync what is vouched for, lets go what is `surplus`, has copies made that are `missing`, lists
-    who joins, and says of namespaces and migrations what is to be said; None if there is nothing to do so.
+    who joins, brings `groups`, and says of namespaces and migrations what is to be said; None if there is nothing to do so.
 
     Copies are placed by the rule of the full exchange: what is not wanted any more goes as soon as every wanted copy that
     is here is in sync, in this very step. `claims` is all that is known for sure of what disks have claimed: a copy that
@@ -113,9 +122,9 @@ def light_step(
             break  # the others are taken in by the next one
     if not (changed or joined or namespaces or migrations is not None):
         return None
-    raised = _raised(old.claims, claims, lives, joined)
-    said = dict(namespaces)
-    return Step(old.version, map_hash, changed, raised, joins=joined, namespaces=said, migrations=migrations)
+    raised, said = _raised(old.claims, claims, lives, joined), dict(namespaces)
+    new = adding(old, groups, affinity) if groups else []
+    return Step(old.version, map_hash, changed, raised, joins=joined, namespaces=said, migrations=migrations, groups=new)
 
 
 def letting_go(
@@ -249,39 +258,6 @@ def movable(
     return found
 
 
-def moving_in(topology: Topology, before: Topology | None = None, counted: int = 0) -> int:
-    """How many copies are not in sync, on nodes that are here, and not set aside. Of the map `before` that many were."""
-    here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
-
-    def moving(placements: Iterable[Placement]) -> int:
-        return sum(
-            len(here.intersection(p.owners).difference(p.in_sync))
-            for p in placements
-            if len(p.owners) != len(p.in_sync) and not p.lost
-        )
-
-    now = topology.placements
-    if before is None or len(before.placements) != len(now) or _who_is_here(before) != _who_is_here(topology):
-        return moving(now)
-    changed = [(p, q) for p, q in zip(before.placements, now, strict=True) if p is not q]
-    return counted + moving(q for _, q in changed) - moving(p for p, _ in changed)
-
-
-def _who_is_here(topology: Topology) -> tuple[object, ...]:
-    return topology.members, topology.aside
-
-
-def worth_a_step(old: Topology, vouched: Collection[tuple[int, NodeId]], moving: int, most: int) -> bool:
-    """Whether a step is due at once: each is a map, and where many copies come some are waited for.
-
-    `moving` copies are not in sync yet, and there were `most` of them. A copy that the only other one of its partition
-    vouches for is waited for by nobody.
-    """
-    if len(vouched) >= moving or len(vouched) * STEPS >= most:
-        return True
-    return any(len(old.placements[number].in_sync) == 1 for number, _ in vouched)
-
-
 def _raised(
     known: Sequence[Claim], heard: Sequence[Claim], lives: Mapping[NodeId, str], joined: Sequence[Member] = ()
 ) -> list[Claim]:
@@ -300,7 +276,8 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
     return (
         (step.after, step.map_hash) == (old.version, map_hash)
-        and all(_is_in(old, said) for said in step.namespaces.values())
+        and may_be_added(old, step.groups)
+        and all(_is_in(len(old.all_groups) + len(step.groups), said) for said in step.namespaces.values())
         and _are_placed([placed for _, placed in step.placements], [m.node for m in (*old.members, *step.joins)])
         and going.fits(old, step.placements, step.goes, step.gone)
         and all(
@@ -314,14 +291,13 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
     )
 
 
-def _is_in(old: Topology, said: NamespaceSettings) -> bool:
-    """Whether a namespace is in a group that is there, and is to be."""
-    groups = len(old.all_groups)
+def _is_in(groups: int, said: NamespaceSettings) -> bool:
+    """Whether a namespace is in one of so many groups, and is to be."""
     return 0 <= said.group < groups and (said.to is None or 0 <= said.to.group < groups)
 
 
 def _only_rebases(step: Step) -> bool:
-    said = step.placements, step.joins, step.namespaces, step.goes, step.gone
+    said = step.placements, step.joins, step.namespaces, step.goes, step.gone, step.groups
     return not any(said) and step.migrations is None
 
 
@@ -372,6 +348,12 @@ def stepped(old: Topology, step: Step) -> Topology:
         namespaces=said_of_namespaces(old.namespaces, step.namespaces, step.version),
         migrations=ordered(old.migrations, step.migrations, step.version),
     )
+    if step.groups:
+        topology = msgspec.structs.replace(
+            topology,
+            placements=(*placements, *placements_of(old, step.groups)),
+            groups=(*old.all_groups, *(new.group for new in step.groups)),
+        )
     if step.goes or step.gone:
         topology = going.noted(old, topology, step.goes, step.gone)
     if step.baseline:
@@ -382,7 +364,7 @@ def stepped(old: Topology, step: Step) -> Topology:
 def _begins_a_fence(old: Topology, step: Step) -> bool:
     """Whether places become worse than they were, keys are elsewhere, a copy that stays is in sync no more, or a name is
     that of another life than under the fence before."""
-    if step.goes or step.baseline or places_anew(old.namespaces, step.namespaces):
+    if step.goes or step.baseline or step.groups or places_anew(old.namespaces, step.namespaces):
         return True
     if any(_takes_out(old.placements[number], placed) for number, placed in step.placements):
         return True

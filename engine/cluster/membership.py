@@ -127,6 +127,8 @@ class Membership(Rule):
                 self.reasons.lets_go[sender] = message.life.incarnation
             if message.fences:
                 self.reasons.fences[sender] = message.life.incarnation
+            if message.amends:
+                self.reasons.amends[sender] = message.life.incarnation
         if message.version == self.core.version and message.frozen:
             self.reasons.frozen[sender] = None
         else:
@@ -302,6 +304,7 @@ class Membership(Rule):
             lets_go=True,
             fences=True,
             anew=self._to_be_taken_anew(),
+            amends=True,
         )
 
     def _promotes(self) -> bool:

@@ -7,7 +7,7 @@ the last one, comes alone; so does what an operator orders, and the last of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from engine.cluster.attempt import Intent
 from engine.cluster.leaving import Leaving
@@ -52,6 +52,7 @@ class Reasons:
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
         self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
         self.fences: dict[NodeId, int] = {}  # the same of those of another baseline or places, or that take a copy out
+        self.amends: dict[NodeId, int] = {}  # and of those that bring a group
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
         self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything
@@ -73,8 +74,8 @@ class Reasons:
         lightly, all_fence = self._may_go(topology, leaving, noted), self.all_fence(topology)
         baseline, reset = self._orders.standing(topology)
         namespaces, groups = self._orders.namespaces.standing(topology)
-        placed, migrations = places_anew(topology.namespaces, namespaces), self._orders.of_migrations(topology)
-        doubted = self._doubted(topology) if all_fence else {}
+        known, migrations = self.all_amend(topology) if groups else all_fence, self._orders.of_migrations(topology)
+        doubted, stays = self._doubted(topology) if all_fence else {}, not places_anew(topology.namespaces, namespaces)
         slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
         due = {  # reason -> whether it holds, and whether everybody has to stop for it
             "lost " + ", ".join(lost): (bool(lost), True),
@@ -84,7 +85,7 @@ class Reasons:
             "an exchange that did not end": (bool(self.frozen) or core.frozen, True),
             "the baseline changes": (baseline is not None, not (all_fence and may_be(topology, baseline or ()))),
             "joining " + ", ".join(c.node for c in joins): (bool(joins), False),
-            "namespaces change: " + ", ".join(namespaces): (bool(namespaces), bool(groups) or (placed and not all_fence)),
+            "namespaces change: " + ", ".join(namespaces): (bool(namespaces), not (known or stays)),
             "the operator's word on migrations": (migrations is not None, False),
             "leaving " + ", ".join(leaving): (bool(leaving), not lightly),
         }
@@ -119,11 +120,19 @@ class Reasons:
 
     def all_let_go(self, topology: Topology) -> bool:
         """Whether all members know of steps by which somebody goes, and of ballots that stand without an exchange."""
-        return all(m.node == self._core.node or self.lets_go.get(m.node) == m.incarnation for m in topology.members)
+        return self._all_know(topology, self.lets_go)
 
     def all_fence(self, topology: Topology) -> bool:
         """Whether all members know of steps that bring another baseline, other places of keys, or take a copy out."""
-        return all(m.node == self._core.node or self.fences.get(m.node) == m.incarnation for m in topology.members)
+        return self._all_know(topology, self.fences)
+
+    def all_amend(self, topology: Topology) -> bool:
+        """Whether all members know of steps that bring a group."""
+        return self._all_know(topology, self.amends)
+
+    def _all_know(self, topology: Topology, said: Mapping[NodeId, int]) -> bool:
+        """Whether all members have said so, each in the life that the map lists."""
+        return all(m.node == self._core.node or said.get(m.node) == m.incarnation for m in topology.members)
 
     def _doubted(self, topology: Topology) -> dict[int, list[NodeId]]:
         """The copies that a step is to take out, by partition; none, where that takes more than a step."""

@@ -18,7 +18,7 @@ this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, assert_never, get_args
 
 from engine.cluster.attempt import Intent
@@ -29,6 +29,8 @@ from engine.messages import AcceptStep, AskMap, CaughtUp, CommitStep, Follows, L
 from engine.messages.cluster import ToSteps
 from engine.turn.core import Core
 from rebalance import table as topologies
+from rebalance.coming import moving_in, worth_a_step
+from rebalance.ideal import finding_ideal
 from rebalance.lives import disk_of, may_vote
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
@@ -39,14 +41,12 @@ from rebalance.steps import (
     letting_go,
     light_step,
     may_join,
-    moving_in,
     noting,
     rebasing,
     stepped,
     taking_out,
-    worth_a_step,
 )
-from rebalance.table import Placement, Standing, Topology
+from rebalance.table import Group, Placement, Standing, Topology
 from wal import records as r
 from wal.ids import NO_VERSION, Ballot, NodeId
 from wal.probe import probe
@@ -61,6 +61,8 @@ HANDOVER_WAITS_MS = 30_000
 
 Placed: TypeAlias = Sequence[tuple[int, Placement]]
 """Partitions, and where they are."""
+Places: TypeAlias = tuple[tuple[NodeId, ...], Mapping[NodeId, str], int, tuple[Group, ...]]
+"""What the places of copies follow from: the baseline, its failure domains, how many partitions, and the groups."""
 
 
 class _Attempt:
@@ -105,6 +107,7 @@ class Steps(Rule):
         self._stepped_at = 0
         self._most = 0  # of these there were, since there were none
         self._resend_at = 0
+        self._places: tuple[Places, bool] | None = None  # of groups that are to come: whether their places are known
         self._made: _Made | None = None  # what the last step that was proposed makes of the map
 
     # Coordinator.
@@ -150,6 +153,8 @@ class Steps(Rule):
             return False
         if not due and self._waits(core.topology):
             return True
+        if intent.groups and not self._places_known(intent.groups):
+            return True
         by_partition: dict[int, dict[NodeId, NodeId]] = {}
         for (number, node), primary in self.caught_up.items():
             by_partition.setdefault(number, {})[node] = primary
@@ -163,11 +168,30 @@ class Steps(Rule):
             missing=intent.missing,
             joins=intent.joins,
             namespaces=intent.namespaces,
+            groups=intent.groups,
             migrations=intent.migrations,
         )
         if step is not None:
             self.begin(step)
         return step is not None
+
+    def _places_known(self, groups: Sequence[Group]) -> bool:
+        """Whether it is known where the copies of groups should be that are to come; else that is being found out."""
+        topology = self.core.topology
+        assert topology is not None
+        asked = (topology.baseline, topology.domains, topology.partitions, (*topology.all_groups, *groups))
+        if self._places is None or self._places[0] != asked:
+            self._places = asked, False
+            self.core.in_pieces(self._find_places(asked))
+        return self._places == (asked, True)
+
+    def _find_places(self, asked: Places) -> Iterator[int]:
+        for work in finding_ideal(self.core.affinity, *asked):
+            yield work
+            if self._places is None or self._places[0] is not asked:
+                return
+        self._places = asked, True
+        self._last_came = True
 
     def sure(self) -> list[r.Claim]:
         """What a step says of disks: what they were heard to claim, and where the promises lie under which it is made."""
@@ -247,7 +271,7 @@ class Steps(Rule):
         assert core.topology is not None
         self._resend_at = core.now + core.settings.retransmit_ms * MS
         self.alarm.by(self._resend_at)
-        core.work += len(attempt.step.placements)
+        core.work += attempt.step.work
         voters = tuple(n for n in core.topology.voters if n not in attempt.accepts)
         core.send(voters, ProposeStep(attempt.ballot, attempt.step))
 
@@ -375,12 +399,12 @@ class Steps(Rule):
             case Follows():
                 self._last_came = self.ballot.on_follows(sender, message) or self._last_came
             case ProposeStep():
-                self.core.work += len(message.step.placements)  # each as much as a thing that is decided, also again
+                self.core.work += message.step.work  # also again
                 self.on_propose(sender, message)
             case AcceptStep():
                 self.on_accept(sender, message)
             case CommitStep():
-                self.core.work += len(message.step.placements)  # each as much as a thing that is decided, also again
+                self.core.work += message.step.work  # also again
                 self.on_commit(sender, message)
             case CaughtUp():
                 self.on_caught_up(sender, message)

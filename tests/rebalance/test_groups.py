@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rebalance.adding import Added
 from rebalance.affinity import SLACK_PERCENT, assign
 from rebalance.ideal import ideal_for, ideal_of
 from rebalance.lives import Life
@@ -17,7 +19,7 @@ from rebalance.messages import SingleMap
 from rebalance.moves import Kind, better_of, is_short, moves, order_of_work
 from rebalance.namespaces import NamespaceSettings, Stands
 from rebalance.plan import Change, first_topology, next_topology
-from rebalance.steps import Step, fits, light_step, stepped
+from rebalance.steps import Step, decode_step, encode_step, fits, light_step, noting, stepped
 from rebalance.table import Candidate, Group, Placement, Topology, decode, encode
 from tests.support.maps import a_map, grouped
 from wal.ids import Ballot, Version, partition_of
@@ -147,6 +149,83 @@ def test_a_step_that_says_where_the_keys_of_a_namespace_are_begins_a_fence_and_b
         assert fits(old, 7, anew)
         assert stepped(old, anew).fence == anew.version
     assert not any(fits(old, 7, anew) for anew in (*elsewhere(there), *elsewhere(-1))), "there is no such group"
+
+
+def _of_epoch(epoch: int) -> Topology:
+    old = first_topology("c1", "test", 16, 1, NODES)
+    return msgspec.structs.replace(old, placements=tuple(Placement(3, epoch, p.owners, p.in_sync) for p in old.placements))
+
+
+MADE = {"acc": NamespaceSettings(stands=Stands.MAKING, to=NamespaceSettings(group=2))}
+
+
+@pytest.mark.parametrize("away", ["", "n2"])
+def test_a_step_places_a_group_as_a_full_exchange_would(away: str) -> None:
+    old, groups = _of_epoch(9), [Group(0), Group(2, 1)]
+    if away:
+        owned = [tuple(n for n in p.owners if n != away) for p in old.placements]
+        placed = [Placement(4, 10, owners, owners) for owners in owned]
+        members = tuple(m for m in old.members if m.node != away)
+        old = msgspec.structs.replace(old, members=members, placements=tuple(placed))
+    here = [c for c in NODES if c.node != away]
+    life = {c.node: Life(c.allocation, 1, 0, []) for c in here}
+    singles = {n: SingleMap(old.version, Ballot(1, "n1"), life[n], [], [], []) for n in life}
+    change = Change(
+        candidates=here, singles=singles, handover=[], baseline=old.baseline, groups=groups, namespaces=MADE, map_hash=7
+    )
+    step = light_step(old, 7, {}, [], namespaces=MADE, groups=groups)
+    assert step is not None
+    assert fits(old, 7, decode_step(encode_step(step)))
+    after = stepped(old, step)
+    after.check()
+    assert after.fence == after.version, "keys are to be elsewhere"
+    assert after.groups == (Group(1), Group(0), Group(2, 1))
+    assert after.placements[:16] == old.placements
+    assert after.placements[16:] == next_topology(old, change).topology.placements[16:]
+    assert after.placements[16].epoch == max(p.epoch for p in old.placements)
+
+
+def test_who_is_about_to_go_or_is_on_a_disk_that_counts_for_nothing_has_no_copy_of_a_group_that_comes() -> None:
+    old = _of_epoch(2)
+    for now in (
+        stepped(old, noting(old, 7, ["n3"], [])),
+        msgspec.structs.replace(old, allocations=old.allocations | {"n3": "another"}),
+    ):
+        step = light_step(now, 7, {}, [], namespaces=MADE, groups=[Group(0), Group(4)])
+        assert step is not None
+        assert fits(now, 7, step)
+        assert not [p for p in stepped(now, step).placements[16:] if "n3" in p.copies]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group": Group(1)},  # it is there
+        {"group": Group(6, 1)},
+        {"group": Group(-1, 1)},
+        {"which": b""},
+        {"which": bytes([0, 1]) * 16},  # there is no such way
+        {"ways": []},
+        {"ways": [Placement(1, 2, ("n1",), ("n1",))]},  # somebody may have heard of that epoch
+        {"ways": [Placement(1, 9, ("n1", "n2"), ("n1",))]},
+        {"ways": [Placement(1, 9, ("n1", "n1"), ("n1", "n1"))]},
+        {"ways": [Placement(1, 9, ("n1",), ("n1",), asynchronous=("n1",))]},
+        {"ways": [Placement(1, 9, ("n9",), ("n9",))]},
+        {"ways": [Placement(1, 9, (), ())]},
+        {"ways": [Placement(1, 9, ("n1",), ("n1",), lost=True)]},
+    ],
+)
+def test_a_peer_may_say_of_a_group_what_cannot_be(wrong: dict[str, Any]) -> None:
+    old, new = _of_epoch(9), Added(Group(0), [Placement(1, 9, ("n1",), ("n1",))], bytes(32))
+    assert fits(old, 7, Step(old.version, 7, [], [], groups=[new]))
+    assert not fits(old, 7, Step(old.version, 7, [], [], groups=[msgspec.structs.replace(new, **wrong)]))
+    assert not fits(old, 7, Step(old.version, 7, [], [], groups=[new, new]))
+
+
+def test_no_more_groups_come_by_a_step_than_a_store_can_name_partitions_of() -> None:
+    old = first_topology("c1", "test", 40_000, 0, NODES[:1])
+    new = Added(Group(1), [Placement(1, 1, ("n1",), ("n1",))], bytes(80_000))
+    assert not fits(old, 7, Step(old.version, 7, [], [], groups=[new]))
 
 
 def test_a_group_comes_empty_in_the_epoch_of_nobody_and_moves_nothing_of_another() -> None:

@@ -7,6 +7,7 @@ from itertools import combinations, permutations
 
 import msgspec
 
+from rebalance.coming import STEPS, moving_in, worth_a_step
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, Paused
@@ -15,14 +16,11 @@ from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change, first_topology, next_topology
 from rebalance.steps import (
     PARTITIONS_AT_ONCE,
-    STEPS,
     fits,
     handover_step,
     light_step,
     may_join,
-    moving_in,
     stepped,
-    worth_a_step,
 )
 from rebalance.table import Candidate, Placement, Topology
 from wal.ids import NO_VERSION, Ballot, NodeId, Version

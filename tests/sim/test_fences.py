@@ -1,8 +1,8 @@
-"""Steps that begin a fence: another baseline, other places of keys, a copy that is taken out; who has to know of them."""
+"""Steps that begin a fence: another baseline, other places of keys, a group, a wrong copy; who has to know of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,16 +24,21 @@ OLDER = ["", "n2"]
 IDS = ["all-know", "one-does-not"]
 
 
-def older(name: NodeId) -> Callable[[Machine], None]:
+_UNSAID: dict[str, Any] = {"fences": False, "amends": False, "anew": []}
+
+
+def older(name: NodeId, *words: str) -> Callable[[Machine], None]:
     """A node that does not say that it knows of such steps, like a version that has no word for it."""
+    words = words or tuple(_UNSAID)
 
     def plant(machine: Machine) -> None:
         assert machine.node is not None
         if machine.name == name:
 
             def send(original: Callable[..., None], to: Any, message: Any) -> None:
-                said = isinstance(message, Heartbeat)
-                original(to, msgspec.structs.replace(message, fences=False, anew=[]) if said else message)
+                if isinstance(message, Heartbeat):
+                    message = msgspec.structs.replace(message, **{word: _UNSAID[word] for word in words})
+                original(to, message)
 
             around(machine.node.core, "send", send)
 
@@ -85,11 +90,12 @@ def test_nobody_promised_the_next_voters_anything_and_so_they_are_asked() -> Non
         stage.curtain()
 
 
-def _give(stage: Stage, name: str, *, drop: bool = False) -> None:
+def _give(stage: Stage, name: str, *, drop: bool = False, copies: Mapping[str, int] = {"backups": 0}) -> None:
     node = stage["n1"].node
     assert node is not None
     seen = node.core.namespaces.get(name, NOT_SAID).since
-    arguments = {"name": [name], "seen": [str(seen)], "ttl_ms": ["0"]} | ({"drop": [""]} if drop else {"backups": ["0"]})
+    said = {"drop": [""]} if drop else {word: [str(n)] for word, n in copies.items()}
+    arguments = {"name": [name], "seen": [str(seen)], "ttl_ms": ["0"]} | said
     asked = stage.begin(stage.client.call(AskNodes(arguments), timeout_ns=ANSWER_NS))
     stage.until(lambda: asked.done, "the order is answered")
     assert asked.failure is None
@@ -113,7 +119,6 @@ def test_where_there_is_the_group_a_namespace_gets_copies_of_its_own_and_ends_wi
     with Stage(older(name)) as stage:
         stage.wait(1_000)
         _give(stage, "first")
-        assert stopped(stage, "n2"), "the group came with it"
         stage.rest()
         before = stopped(stage, "n2")
         _give(stage, "second")
@@ -127,6 +132,52 @@ def test_where_there_is_the_group_a_namespace_gets_copies_of_its_own_and_ends_wi
         assert node.core.namespaces["second"].group == 0
         _put(stage, "second")
         assert (stopped(stage, "n2") > before) == bool(name)
+        stage.curtain()
+
+
+@pytest.mark.parametrize("name", OLDER, ids=IDS)
+@pytest.mark.parametrize("copies", [{"backups": 1}, {"backups": 1, "async_backups": 1}], ids=["all-sync", "one-async"])
+def test_a_group_comes_by_a_step_only_where_all_members_know_of_them(name: str, copies: dict[str, int]) -> None:
+    """What is written elsewhere goes on meanwhile: nobody stops. What had to be made was nothing, and whole at once."""
+    with Stage(older(name, "amends")) as stage:
+        stage.put(key(0), b"first")
+        stage.wait(1_000)
+        before = stopped(stage, "n2")
+        _give(stage, "own", copies=copies)
+        node = stage["n3"].node
+        assert node is not None
+        assert node.core.topology is not None
+        group = node.core.topology.all_groups[1]
+        assert (group.backups, group.async_backups) == (1, copies.get("async_backups", 0))
+        assert (stopped(stage, "n2") > before) == bool(name)
+        _put(stage, "own")
+        assert not [p for p in node.core.topology.placements if len(p.in_sync) != len(p.owners)]
+        stage.rest()
+        stage.curtain()
+
+
+def test_who_leads_of_a_group_that_came_by_a_step_may_be_gone_before_it_has_begun() -> None:
+    """n3 dies when the step is decided and n1 alone has heard; the other copies have all of nothing, too."""
+    with Stage(None) as stage:
+        stage.put(key(0), b"first")
+        stage.wait(1_000)
+        untold = stage.lose("commit-step", "n1")
+        node = stage["n1"].node
+        assert node is not None
+        asked = stage.begin(
+            stage.client.call(
+                AskNodes({"name": ["own"], "seen": [str(NO_VERSION)], "ttl_ms": ["0"], "backups": ["1"]}),
+                timeout_ns=ANSWER_NS,
+            )
+        )
+        stage.until(lambda: node.core.topology is not None and len(node.core.topology.all_groups) == 2, "n1 goes by it")
+        stage.power_cut("n3")
+        stage.end(untold)
+        stage.until(lambda: asked.done, "the order is answered")
+        stage.until(lambda: all(_stands(stage, at, "own") for at in ("n1", "n2")), "it is carried out")
+        _put(stage, "own")
+        stage.start("n3")
+        stage.rest()
         stage.curtain()
 
 
