@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from engine.data.sizes import size_of
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
-from rebalance.partition import Receivers
+from rebalance.partition import LocalPartition, Receivers
 from rebalance.ports import MS, Shipped
 from wal import records as r
 from wal.ids import NodeId
@@ -61,6 +62,37 @@ class Batch:
         self.said = 0  # the newest batch there was when it was sent last
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
+
+
+class Again(NamedTuple):
+    """Operations that went, or were to go, to the copies of the map before; `small`: none of them writes very much."""
+
+    operations: list[Shipped]
+    acked: Mapping[NodeId, None] = {}
+    counts: bool = False
+    small: bool = False
+
+
+def regroup(
+    again: Iterable[Again], partitions: Sequence[LocalPartition]
+) -> tuple[dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]], list[Shipped], list[Shipped]]:
+    """To which copies operations go by now, who of these has answered, and whether they count already; those that all have
+    answered, so that they come to count with the map; and those that do not count and are another primary's."""
+    regrouped: dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]] = {}
+    everywhere, lost = list[Shipped](), list[Shipped]()
+    for operations, acked, counts, small in again:
+        to, into = None, everywhere
+        for operation in operations:
+            local = partitions[operation.partition]
+            if local.role.leads and local.epoch == operation.epoch:
+                if local.receivers is not to:  # of very many operations nearly all go to the same copies
+                    to = local.receivers
+                    over = small and not counts and acked.keys() >= {*to[0], *to[1]}
+                    into = everywhere if over else regrouped.setdefault((to, tuple(acked), counts), [])
+                into.append(operation)
+            elif not counts:
+                lost.append(operation)
+    return regrouped, everywhere, lost
 
 
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:

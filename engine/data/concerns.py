@@ -34,6 +34,8 @@ def work_of(record: r.Record) -> int:
         keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)
     elif kind is r.EpochStart:
         return 2 + EPOCH_WORK * len(record.firsts)  # type: ignore[union-attr]
+    elif kind is r.Stable:
+        return 2 + len(record.counters)  # type: ignore[union-attr]
     else:
         return 2
     if keys < KEYS_OF_WORK:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Batch, lags_ms_in, patience_of, stalled_in
+from engine.data.batches import Again, Batch, lags_ms_in, patience_of, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, work_of
 from engine.data.early import THE_MAP, Early
 from engine.data.sizes import pieces_of, size_of
@@ -274,30 +274,28 @@ class Replication(Rule):
     def _send_again(self, concerned: Callable[[Shipped], bool]) -> None:
         """What went out, or is about to, goes to the copies that it has by now, or is abandoned."""
         core = self.core
-        pending: list[tuple[list[Shipped], dict[NodeId, None], bool]] = []
+        again: list[Again] = []
         for batch in [b for b in self._batches.values() if any(map(concerned, b.operations))]:
             core.replica.ahead |= batch.ahead or {}
             for node in list(batch.lagging):
                 self._not_lagging(batch, node)
             del self._batches[batch.sequence]
-            pending.append((batch.operations, batch.acked, batch.counts))
+            again.append(Again(batch.operations, batch.acked, batch.counts, batch.ahead is None))
         for receivers in [g for g, operations in self._turn.items() if any(map(concerned, operations))]:
-            pending.append((self._turn.pop(receivers), {}, False))
-        pending.extend(([operation], {}, False) for _, operation in self._large if concerned(operation))
+            again.append(Again(self._turn.pop(receivers)))
+        again.extend(Again([operation]) for _, operation in self._large if concerned(operation))
         self._large = [each for each in self._large if not concerned(each[1])]
-        regrouped: dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]] = {}
-        for operations, acked, counts in pending:
-            for operation in operations:
-                local = core.local[operation.partition]
-                if local.mine and local.epoch == operation.epoch:
-                    regrouped.setdefault((local.receivers, tuple(acked), counts), []).append(operation)
-                elif not counts:
-                    # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
-                    # The new primary fetches it from here and issues it again, or has it undone.
-                    for record in operation.records:
-                        core.replica.apply(record)
-                    operation.abandoned()
+        regrouped, everywhere, lost = regroup(again, core.local)
+        for operation in lost:
+            # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
+            # The new primary fetches it from here and issues it again, or has it undone.
+            for record in operation.records:
+                core.replica.apply(record)
+            operation.abandoned()
         core.replica.ahead = {}
+        core.work += len(everywhere)
+        for operation in everywhere:
+            operation.counted()
         for (receivers, acked_by, counts), operations in regrouped.items():
             large = [] if counts else [o for o in operations if self._large_in(o.records)]
             for piece in pieces_of([o for o in operations if o not in large] if large else operations):

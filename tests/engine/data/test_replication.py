@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
@@ -205,6 +206,43 @@ def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together()
     assert all(operation.counts for operation in operations)
 
 
+def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_is_hardly_looked_at() -> None:
+    primary, calls = Primary(), 0
+    primary.local.needed, primary.local.moving, primary.local.receivers = ("n2", "n3"), (), (("n2", "n3"), ())
+    operations = [Noted(start) for start in range(1_000)]
+    primary.ship(*operations)
+    ((_, batch),) = primary.sent()
+    primary.answer("n2", batch)
+    primary.local.needed, primary.local.receivers = ("n2",), (("n2",), ())
+
+    def called(_frame: object, event: str, _what: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(called)
+    try:
+        primary.replication.switch(NewMap([], [], []))
+    finally:
+        sys.setprofile(None)
+    assert all(operation.counts for operation in operations)
+    assert not primary.sent(), "nobody is left who lacks it"
+    assert calls <= 3 * len(operations), f"{calls} calls"
+
+
+def test_what_a_copy_that_stays_has_not_answered_is_said_again_when_another_is_lost() -> None:
+    primary, (first, second) = Primary(), (Noted(0), Noted(1))
+    primary.local.receivers = (("n2", "n3"), ())
+    for operation in (first, second):
+        primary.ship(operation)
+    ((_, batch), _) = primary.sent()
+    primary.answer("n2", batch)
+    primary.local.receivers = (("n2",), ())
+    primary.replication.switch(NewMap([], [], []))
+    assert (first.counts, second.counts) == (True, False)
+    ((targets, again),) = primary.sent()
+    assert (targets, again.records) == (("n2",), second.records)
+
+
 def test_the_outcome_of_a_large_transaction_is_taken_once_more_by_a_copy_in_which_it_has_ended() -> None:
     copy = Primary()
     copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
@@ -341,4 +379,5 @@ def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
     for record in (r.Update(halves), r.Prepare(TX, 0, 1, halves, [], [0], 0), ended):
         assert work_of(record) == 2 + 200 // KEYS_OF_WORK
     assert work_of(r.NoOp(0, 1, [])) == 2
+    assert work_of(r.Stable(0, 1, [(f"n{number}", 1) for number in range(256)])) == 2 + 256
     assert work_of(r.EpochStart(0, 2, [(f"n{number}", 1) for number in range(256)])) == 2 + 256 * EPOCH_WORK
