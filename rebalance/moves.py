@@ -168,16 +168,18 @@ class Better(msgspec.Struct, frozen=True):
         kept = dict.fromkeys(self.surplus)
         return Better(self.leaders, [], [number for number in self.missing if number not in kept])
 
-    def handover(self, old: Topology, vouched: Mapping[int, Sequence[NodeId]]) -> list[int]:
-        """Partitions whose ideal primary is in sync, or about to be: `vouched`.
+    def ready(self, old: Topology) -> list[int]:
+        """Partitions whose ideal primary is in sync.
 
         Nothing is handed to who is set aside and waited for all the same.
         """
-        return [
-            number
-            for number, best in self.leaders.items()
-            if best in vouched.get(number, ()) or (best in old.placements[number].in_sync and old.aside.get(best, 0) <= 0)
-        ]
+        slow = {node for node, times in old.aside.items() if times > 0}
+        placements = old.placements
+        return [n for n, best in self.leaders.items() if best in placements[n].in_sync and best not in slow]
+
+    def ready_with(self, vouched: Mapping[int, Sequence[NodeId]]) -> list[int]:
+        """Those whose ideal primary is about to be, because it is vouched for."""
+        return [number for number, nodes in vouched.items() if self.leaders.get(number) in nodes]
 
 
 def finding_better(old: Topology, alive: Sequence[NodeId], affinity: Affinity = assign) -> Generator[int, None, Better]:

@@ -23,6 +23,9 @@ from rebalance.namespaces import places_anew
 from rebalance.table import Candidate, Topology
 from wal.ids import NodeId, Version
 
+READY_OF_WORK = 4
+"""So many primaries that are looked at are as much work as one thing that is decided."""
+
 
 def is_member(topology: Topology, candidate: Candidate) -> bool:
     """Whether the map lists this very life of a node, on this very disk."""
@@ -54,6 +57,7 @@ class Reasons:
         self.fences: dict[NodeId, int] = {}  # the same of those of another baseline or places, or that take a copy out
         self.amends: dict[NodeId, int] = {}  # and of those that bring a group
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
+        self._ready: list[int] = []  # of these, the primaries that can move at once
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
         self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything
 
@@ -186,7 +190,8 @@ class Reasons:
         vouched: dict[int, list[NodeId]] = {}
         for partition, node in self._steps.caught_up if moves.leaders else ():
             vouched.setdefault(partition, []).append(node)
-        handover = [] if topology.migrations.paused is not Paused.NOTHING else moves.handover(topology, vouched)
+        handover = list(dict.fromkeys([*self._ready, *moves.ready_with(vouched)]))
+        handover = [] if topology.migrations.paused is not Paused.NOTHING else handover
         leaders = dict.fromkeys(topology.placements[number].owners[0] for number in moves.surplus)
         if not all(self.serves.get(node) == topology.version for node in leaders):
             moves = moves.without_surplus()
@@ -198,4 +203,5 @@ class Reasons:
         asked = self._moves
         moves = yield from pieces
         if self._moves is asked:
-            self._moves = topology, present, moves
+            self._moves, self._ready = (topology, present, moves), moves.ready(topology)
+            yield len(moves.leaders) // READY_OF_WORK

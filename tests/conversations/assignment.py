@@ -102,7 +102,7 @@ class AssignmentStory(Interpreter):
         return [f"p{number} {' '.join(owners)}" for number, owners in enumerate(table)]
 
     def on_wanted(self, _: Command) -> str:
-        return " ".join(f"p{number}" for number in self._moves().handover(self.old, {})) or "none"
+        return " ".join(f"p{number}" for number in self._moves().ready(self.old)) or "none"
 
     def on_surplus(self, _: Command) -> str:
         return " ".join(f"p{number}" for number in self._moves().surplus) or "none"

@@ -99,7 +99,7 @@ def _follow(walk: Walk) -> None:
                 if p.owners != p.in_sync
             }
             walk.take(light_step(walk.map, 7, vouched, (), in_turn))
-        elif wanted := better.handover(walk.map, {}):
+        elif wanted := better.ready(walk.map):
             walk.take(handover_step(walk.map, 7, wanted, (), in_turn))
         elif better.surplus:
             walk.take(light_step(walk.map, 7, {}, (), in_turn, surplus=better.surplus))

@@ -81,7 +81,7 @@ class Walk:
         vouched = {n: {node: p.owners[0]} for n, p in enumerate(self.map.placements) if node in p.owners}
         self.take(light_step(self.map, 7, vouched, (), in_turn))
         better = better_of(self.map, [m.node for m in self.map.members], in_turn)
-        if wanted := better.handover(self.map, {}):
+        if wanted := better.ready(self.map):
             self.take(handover_step(self.map, 7, wanted, (), in_turn))
 
 

@@ -104,7 +104,7 @@ def test_nothing_is_handed_over_to_a_slow_copy() -> None:
     moved = msgspec.structs.replace(first, placements=(Placement(1, 2, ("n2", "n1", "n3"), ("n2", "n1")),))
     nodes = [c.node for c in candidates]
     found = better_of(moved, nodes, _always_the_first)
-    assert found.handover(moved, {}) == [0]
+    assert found.ready(moved) == [0]
     slow = msgspec.structs.replace(moved, aside={"n1": 1})
-    assert found.handover(slow, {}) == []
-    assert found.handover(slow, {0: ["n1"]}) == [0], "it is let back in by the same exchange"
+    assert found.ready(slow) == []
+    assert found.ready_with({0: ["n1"]}) == [0], "it is let back in by the same exchange"
