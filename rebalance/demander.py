@@ -14,7 +14,7 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Progress, Session, parts_of, put_in_order
+from rebalance.demanding import HAVE_WORK, Held, Progress, Session, parts_of, put_in_order
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
@@ -168,7 +168,7 @@ class Demander(Rule):
             for number in numbers
             for fragment in core.replica.partition(number).fragments.values()
         ]
-        core.work += len(numbers) + len(haves)
+        core.work += len(numbers) + HAVE_WORK * len(haves)
         credit = core.settings.supply_credit
         core.send(
             session.supplier,

@@ -135,6 +135,8 @@ def put_in_order(topology: Topology, queues: Sequence[dict[int, None]]) -> None:
         queue.update(dict.fromkeys(ordered))
 
 
+HAVE_WORK = 2
+"""To say what a copy of a fragment has, which is in many places."""
 PART_HAVES = 500
 """What one part of a demand says of fragments, about, and of partitions."""
 HAVE_BYTES = 100

@@ -99,7 +99,7 @@ class AntiEntropy(Rule):
 
         To wait for the next round would be to heal one partition a round: each that is healed brings a map.
         """
-        self.following.switch({local.number for local in new.changed})
+        self.following.switch(new)
         numbers = (*self._again, *(number for _, number in self.suspected))
         self._again = {number: None for number in numbers if self.core.local[number].mine}
         self._trials, self.suspected = {}, {}
@@ -110,7 +110,7 @@ class AntiEntropy(Rule):
 
     def step(self, new: NewMap) -> None:
         """A light step: whoever was asked may count no more, and others may; what others lead now is theirs to judge."""
-        self.following.switch({local.number for local in new.changed})
+        self.following.switch(new)
         self._trials, mine = {}, self._mine
         self.suspected = {name: read for name, read in self.suspected.items() if mine(name)}
         self.undecided = {name: told for name, told in self.undecided.items() if mine(name)}

@@ -15,13 +15,13 @@ credit, chosen and counted like any transfer: a fragment that goes as rows count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import Stands
 from rebalance.partition import Role
 from rebalance.ports import Node, may_act
-from rebalance.rule import drop
+from rebalance.rule import NewMap, drop
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
 
@@ -72,15 +72,17 @@ class Following:
             probe("following.lacks")
             self._lack(lacking)
 
-    def switch(self, gone: Container[int]) -> None:
-        """A new map: what others had told of these partitions means nothing."""
+    def switch(self, new: NewMap) -> None:
+        """A new map: what others had told of partitions that it changes means nothing."""
+        if not (self._told or self.lags):
+            return
+        gone = {local.number for local in new.changed}
         for name in [name for name in self._told if name[1] in gone]:
             del self._told[name]
         drop(self.lags, gone)
 
-    def as_object(self) -> dict[str, int]:
+    def as_object(self, copies: int) -> dict[str, int]:
         """For a person: how many asynchronous copies are here, and how far behind, as their primaries last told."""
-        copies = sum(local.role is Role.ASYNC for local in self._core.local)
         return {"copies": copies, "updates": sum(self.lags.values())}
 
 

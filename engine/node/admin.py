@@ -114,6 +114,7 @@ class Administration:
         node, core = self.node, self.node.core
         topology = core.topology
         each = [local.role for local in core.local]
+        core.work += len(each) // COUNTED_OF_WORK
         roles = {role.value: count for role in Role if role is not Role.DRAINING and (count := each.count(role))}
         if draining := each.count(Role.DRAINING):  # it serves
             roles[Role.PRIMARY.value] = roles.get(Role.PRIMARY.value, 0) + draining
@@ -139,7 +140,7 @@ class Administration:
                 for (name, other), often in node.supply.vouching.differed.items()
             ],
             "anti_entropy": node.entropy.as_object(),
-            "asynchronous": node.entropy.following.as_object(),
+            "asynchronous": node.entropy.following.as_object(each.count(Role.ASYNC)),
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
