@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
-from typing import TypeAlias
 
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import Above, Node
@@ -30,10 +29,6 @@ KEYS_OF_WORK = 16
 LOOKED_AT_ONCE = 200
 LOOKED_OF_WORK = 8
 """So many fragments, or partitions, that are looked at."""
-
-
-_InSync: TypeAlias = tuple[tuple[NodeId, ...], int]
-"""With whom a copy is in sync, and since which checkpoint."""
 
 
 class Changed:
@@ -55,7 +50,7 @@ class Mutations:
 
     def __init__(self, core: Node) -> None:
         self._core = core
-        self._in_sync: dict[int, _InSync] = {}  # where this copy is
+        self._in_sync: dict[int, int] = {}  # where this copy is, since which checkpoint
         self._moving: dict[int, None] = {}  # where it was not, in this life
         self._away: dict[int, Mapping[NodeId, None]] = {}  # of these partitions, who was in sync and is not
         self._known: dict[int, dict[Namespace, Changed | None]] = {}  # None: they were too many
@@ -74,23 +69,19 @@ class Mutations:
         core, topology = self._core, self._core.topology
         assert topology is not None
         known, moving, away = self._in_sync, self._moving, self._away
-        gone_of: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], dict[NodeId, None]] = {}
+        gone_of: dict[tuple[NodeId, ...], dict[NodeId, None]] = {}
         remembers = core.settings.mutations_bytes > 0
-        for local in new.moved:  # as many as there are, where a member is lost
-            number, in_sync, before = local.number, local.placement.in_sync, known.get(local.number)
+        for local, out in zip(new.moved, new.out, strict=True):  # as many as there are, where a member is lost
+            number = local.number
+            since = known.get(number)
             if not local.role.in_sync:
-                self._note_out(local, before is not None)
-            elif before is None:
-                known[number] = in_sync, self._checkpoints if moving.pop(number, 0) is None else -1
-            elif before[0] != in_sync:
-                was, since = before
-                known[number] = in_sync, since
-                gone = gone_of.get((was, in_sync))
-                if gone is None:
-                    gone = gone_of[was, in_sync] = {node: None for node in was if node not in in_sync}
-                # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
-                if gone and (number in away or (remembers and since < self._checkpoints)):
-                    away[number] = {**away[number], **gone} if number in away else gone
+                self._note_out(local, since is not None)
+            elif since is None:
+                known[number] = self._checkpoints if moving.pop(number, 0) is None else -1
+            # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
+            elif out and (number in away or (remembers and since < self._checkpoints)):
+                gone = gone_of.get(out) or gone_of.setdefault(out, dict.fromkeys(out))
+                away[number] = {**away[number], **gone} if number in away else gone
         here, self._here = self._here, (topology.members, topology.baseline)
         self._unlooked |= (
             {local.number: None for local in new.moved if local.number in away} if here == self._here else away

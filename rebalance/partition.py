@@ -54,6 +54,9 @@ _BY_STATE = {
 }
 
 
+_PRIMARY, _PROMOTING, _BACKUP, _NONE = Role.PRIMARY, Role.PROMOTING, Role.BACKUP, Role.NONE  # of very many partitions
+
+
 class LocalPartition:
     """A local partition: what this node is to it under the committed map, its role, and whom it leads.
 
@@ -97,17 +100,22 @@ class LocalPartition:
 
         A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
         """
-        old, epoch, before = self.role, self.epoch, self.placement
+        old, before, epoch = self.role, self.placement, placement.epoch
+        same = self.epoch == epoch
         leads = None if placement.lost else placement.owners[0]
         mine = node is not None and leads == node  # it is in sync, then
         if mine:
-            role = Role.PRIMARY if old.serves and epoch == placement.epoch else Role.PROMOTING
+            role = _PRIMARY if same and old.serves else _PROMOTING
+        elif node is None:
+            role = _NONE
+        elif leads is not None and node in placement.in_sync:  # how it nearly always is
+            role = _BACKUP
         else:
-            role = _BY_STATE[placement.standing_of(node)] if node is not None else Role.NONE
-        self.role, self.placement, self.epoch = role, placement, placement.epoch
-        if epoch != placement.epoch or old.leads is not mine or (not mine and role is not old):
+            role = _BY_STATE[placement.standing_of(node)]
+        self.role, self.placement, self.epoch = role, placement, epoch
+        if not same or old.leads is not mine or (not mine and role is not old):
             return True
-        return leads != before.primary
+        return leads != (None if before.lost else before.owners[0])
 
     def activate(self) -> None:
         """Its promotion is done: the partition serves."""

@@ -16,7 +16,7 @@ from wal.ids import NodeId
 
 
 class NewMap(msgspec.Struct, frozen=True):
-    """What a new map changes for one node."""
+    """What a new map changes for one node (`rebalance.placing`)."""
 
     moved: list[LocalPartition]
     """Partitions whose copies are elsewhere now, or are waited for no more."""
@@ -24,6 +24,12 @@ class NewMap(msgspec.Struct, frozen=True):
     """Partitions whose primary, epoch or role here is another now."""
     promoted: list[LocalPartition]
     """Partitions that this node is named primary of, and does not serve yet."""
+    out: list[tuple[NodeId, ...]] = []  # msgspec copies it
+    """Of each that moved, whose copies were in sync and are so no more."""
+    left: list[LocalPartition] = []
+    """Those that it led, and leads no more."""
+    gone: list[LocalPartition] = []
+    """Of those that moved, those that it has nothing to do with now."""
 
 
 def drop(kept: dict[int, Any], gone: Container[int]) -> None:

@@ -364,37 +364,6 @@ def decode(data: bytes) -> Topology:
     return topology
 
 
-def what_changed(before: Topology | None, after: Topology) -> str:
-    """In which way one map differs from the one before it, for the operator; nothing if it is the first one."""
-    if before is None:
-        return ""
-    old = {m.node: (m.allocation, m.incarnation) for m in before.members}
-    new = {m.node: (m.allocation, m.incarnation) for m in after.members}
-    said = [f"{node} is out" for node in old if node not in new]
-    said += [f"{node} is in" for node in new if node not in old]
-    said += [f"{node} is another life" for node in new if node in old and old[node] != new[node]]
-    if before.baseline != after.baseline:
-        said.append(f"baseline {','.join(after.baseline)}")
-    said += [f"a group of {group.told}" for group in after.all_groups if group not in before.all_groups]
-    if before.namespaces != after.namespaces:
-        changed = [name for name, new in after.namespaces.items() if new != before.namespaces.get(name)]
-        said += [f"namespace {name} {after.namespaces[name].stands}" for name in changed]
-    if before.migrations != after.migrations:
-        paused, limit = after.migrations.paused, after.migrations.bytes_per_second
-        said.append(f"migrations paused: {paused}, limited to {f'{limit} bytes/s' if limit else 'nothing'}")
-    both = [(p, q) for p, q in zip(before.placements, after.placements, strict=False) if p.version != q.version]
-    primaries = [p.lost is not q.lost or (not q.lost and p.owners[0] != q.owners[0]) for p, q in both].count(True)
-    in_sync = [p.in_sync != q.in_sync for p, q in both].count(True)
-    lost = [q.lost for q in after.placements[: len(before.placements)]].count(True)
-    if primaries:
-        said.append(f"primaries moved: {primaries}")
-    if in_sync:
-        said.append(f"in-sync sets changed: {in_sync}")
-    if lost:
-        said.append(f"LOST: {lost}")
-    return "; ".join(said)
-
-
 def version_of(topology: Topology | None) -> Version:
     """A topology's version, or 0.0 for none."""
     return topology.version if topology else NO_VERSION

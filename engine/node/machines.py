@@ -45,11 +45,12 @@ from rebalance.going import all_stay
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
 from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
+from rebalance.placing import place_all, what_changed
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
-from rebalance.table import Topology, what_changed
+from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NodeId
 
@@ -218,47 +219,33 @@ class Machines:
         """Let a new map take effect on all rules, in their order. `still`: this node had stopped for an exchange."""
         core = self.core
         light = core.serving and not still and core.fence == topology.fenced and all_stay(core.topology, topology)
-        changes = what_changed(core.topology, topology)
+        before, served, member = core.topology, core.serving, topology.member(core.node)
         core.adopt(topology)
-        served, member = core.serving, topology.member(core.node)
         core.serving = (
             member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
         )
         known = len(core.local)  # one group after the other, and none goes
         core.local += [LocalPartition(n, p) for n, p in enumerate(topology.placements[known:], known)]
-        if core.serving != served or not known:
-            moved = core.local
-        else:
-            moved = [
-                h for h, p in zip(core.local, topology.placements, strict=True) if h.placement != p or h.number >= known
-            ]
-        node = core.node if core.serving else None
-        led = [local for local in moved if local.role.leads]
-        placements = topology.placements
-        changed = [local for local in moved if local.place(placements[local.number], node)]
+        anew, node = core.serving != served or not known, core.node if core.serving else None
+        self._groups = {}
+        new = place_all(core.local, topology, node, self._group, anew=anew, light=light, known=known)
         if light:
-            core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in led if not local.mine)
+            core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in new.left)
         self._keep_all()
-        promoting = Role.PROMOTING
-        promoted = [local for local in (changed if light else core.local) if local.role is promoting]
-        for local in promoted:
-            local.since = topology.version.number
-        self._taking = dict.fromkeys((local.number for local in promoted), core.now) | self._taking if light else {}
-        handed = bool(promoted) or not all(local.mine for local in led)
+        self._taking = dict.fromkeys((local.number for local in new.promoted), core.now) | self._taking if light else {}
+        handed = bool(new.promoted or new.left)
         if handed or not light:
             core.reign = topology.version
-        members = ", ".join(m.node for m in topology.members)
+        members, changes = ", ".join(m.node for m in topology.members), what_changed(before, topology, new)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        core.work += len(topology.placements) // READ_OF_WORK + len(moved) // SWITCHED_OF_WORK
-        new = NewMap(moved, changed, promoted)
+        core.work += len(topology.placements) // READ_OF_WORK + len(new.moved) // SWITCHED_OF_WORK
         for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
 
     def _order(self) -> list[tuple[Callable[[NewMap], None], str]]:
         """In which order a new map takes effect, and why each stands where it does."""
         return [
-            (self.supply.switch, "who is vouched for no more is known before copies are grouped"),
-            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
+            (self.supply.switch, "who is vouched for no more is not waited for by what is shipped from here on"),
             (self.locking.switch, "what is abandoned next releases keys, and hands on none that another node leads now"),
             (self.replication.switch, "what does not count yet is this copy's before anybody looks at what it has"),
             (self.sessions.switch, "what was to be forgotten and is abandoned has said so"),
@@ -287,7 +274,6 @@ class Machines:
         """The same for a light step, of which nobody has to hear who has no copy that it concerns."""
         return [
             (self.supply.switch, "who is in sync now is waited for as such, and not as vouched for"),
-            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
             (self.promotion.step, "a copy that was let go is asked no more"),
             (self.anew.step, "a copy that was taken anew is whole now"),
             (self.entropy.step, "whoever counts now is asked with the others in the next round"),
@@ -306,7 +292,6 @@ class Machines:
         """The same for a light step that moves a primary from this node, or to it."""
         return [
             (self.supply.switch, "who is in sync now is waited for as such, and not as vouched for"),
-            (self._regroup, "all that is shipped from here on goes to the copies of the new map"),
             (self.locking.switch, "what is abandoned next releases keys, and hands on none that another node leads now"),
             (self.replication.step, "what does not count yet is this copy's before anybody looks at what it has"),
             (self.sessions.switch, "what was to be forgotten and is abandoned has said so"),
@@ -328,15 +313,6 @@ class Machines:
             (self.reads.step, "whoever waited asks again, of the node as it is now"),
             (self._unpark, "and so does whoever waited for the handover; both are taken before what came later"),
         ]
-
-    def _regroup(self, new: NewMap) -> None:
-        """Who is waited for, and who is not, in each partition that moved."""
-        self._groups, (needed, moving, receivers) = {}, NOBODY
-        for local in new.moved:
-            if local.role.leads:
-                self._group(local)
-            else:
-                local.needed, local.moving, local.receivers = needed, moving, receivers
 
     def _begin_again(self, new: NewMap) -> None:
         """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so."""
@@ -365,11 +341,12 @@ class Machines:
     def _group(self, local: LocalPartition) -> None:
         """Who is waited for, and who is not, in one partition."""
         node, placement = self.core.node, local.placement
-        if not local.mine:
+        if not local.role.leads:
             local.needed, local.moving, local.receivers = NOBODY
             return
         pending = self.supply.vouching.pending.get(local.number, {})
-        key = (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
+        whole = not pending and not placement.asynchronous and placement.owners == placement.in_sync
+        key = placement.owners if whole else (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
         known = self._groups.get(key)
         if known is None:
             needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
@@ -380,7 +357,7 @@ class Machines:
     def _evict(self, new: NewMap) -> None:
         """A copy that is not wanted here any more goes, and the log says so."""
         here = self.core.replica.partitions
-        self._evict_next(deque(local for local in new.moved if local.number in here and local.role is Role.NONE))
+        self._evict_next(deque(local for local in new.gone if local.number in here))
 
     def _evict_next(self, moved: deque[LocalPartition]) -> None:
         core, work = self.core, 0

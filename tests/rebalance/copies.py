@@ -36,9 +36,9 @@ from rebalance.messages import (
 from rebalance.migrations import NOT_ORDERED
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition, Role
+from rebalance.placing import place_all
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
-from rebalance.rule import NewMap
 from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
 from rebalance.table import Member, Placement, Topology
@@ -345,13 +345,11 @@ class Copy:
     def switch(self, topology: Topology) -> None:
         """A new map, in the order in which a node lets it take effect."""
         self.topology = topology
-        if not self.local:
+        first = not self.local
+        if first:
             self.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
-            moved = self.local
-        else:
-            moved = [h for h, p in zip(self.local, topology.placements, strict=True) if h.placement != p]
-        changed = [h for h, p in zip(self.local, topology.placements, strict=True) if h.place(p, self.node)]
-        new = NewMap(moved, changed, [local for local in self.local if local.role is Role.PROMOTING])
+        count = len(self.local)
+        new = place_all(self.local, topology, self.node, self._group, anew=first, light=False, known=count)
         self.supply.switch(new)
         for local in self.local:
             self._group(local)

@@ -157,10 +157,11 @@ class Bare:
     def map(self, mutations: Mutations, *nodes: str) -> None:
         """These are the members, and in sync in all partitions."""
         self.topology = SimpleNamespace(members=[SimpleNamespace(node=node) for node in nodes], baseline=("n1", "n2", "n3"))
+        out = [tuple(n for n in local.placement.in_sync if n not in nodes) for local in self.local]
         for local in self.local:
             local.place(Placement(1, 1, nodes, nodes), "n2")
         self.work = 0
-        mutations.switch(NewMap(self.local, self.local, []))
+        mutations.switch(NewMap(self.local, self.local, [], out))
 
 
 def test_who_is_away_from_very_many_partitions_is_looked_up_in_pieces() -> None:

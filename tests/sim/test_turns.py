@@ -294,6 +294,36 @@ def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
     assert 0 < demands.most <= (WORK_MAX + PIECE_MAX) // PART_HAVES
 
 
+LOST_CALLS_MAX = 45_000
+"""The same, of the map by which a member is lost: fewer than three for each partition."""
+
+
+class CallsOfMaps(Calls):
+    """The same, of turns in which a map takes effect."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        before, most, over = node.core.version, self.most, self.over
+        taken = super().turn(node, now, events)
+        if node.core.version == before:
+            self.most, self.over = most, over
+        return taken
+
+
+def test_the_map_by_which_a_member_is_lost_is_one_walk_over_all_partitions() -> None:
+    """It changes each of them: what rules and the operator are told of that is found while it is looked at."""
+    calls = CallsOfMaps()
+    with World(Draws(1), Settings(cluster="sim", partitions=PARTITIONS_MOST, backups=2), costs=calls) as world:
+        for name in NODES:
+            world.add_machine(name)
+        world.form(NODES)
+        world.run_for(SECOND)
+        calls.most = 0
+        world.machines["n3"].stop("killed", process_only=True)
+        assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(NODES[:2]), at_most=60 * SECOND)
+    assert PARTITIONS_MOST < calls.most <= LOST_CALLS_MAX, f"{calls.most} calls: {calls.over}"
+
+
 def _baseline(machine: Machine) -> tuple[NodeId, ...]:
     assert machine.node is not None
     topology = machine.node.core.topology
