@@ -12,11 +12,11 @@ import msgspec
 from rebalance.choice import OF_ROWS, Kind
 from rebalance.messages import Differing, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
-from rebalance.partition import LocalPartition
-from rebalance.ports import WORK_MAX, Node
+from rebalance.partition import LocalPartition, PartitionState
+from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
 from rebalance.surveying import Room, Surveys
-from rebalance.table import Topology
+from rebalance.table import Topology, back_off_ms
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
 
@@ -154,6 +154,45 @@ def parts_of(core: Node, surveys: Surveys, numbers: Iterable[int]) -> list[list[
         parts[-1].append(number)
         size += 1 + len(core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
     return parts
+
+
+class Rest:
+    """How long a node asks for nothing, because it was set aside for being slow: longer each time."""
+
+    def __init__(self, core: Node) -> None:
+        self._core = core
+        self._times = 0  # how often it was set aside
+        self.until = 0  # 0: it does not rest
+
+    def begins(self) -> bool:
+        """Whether, by the map that is here, it was set aside once more."""
+        core = self._core
+        times = core.topology.aside.get(core.node, 0) if core.topology is not None else 0
+        before, self._times = self._times, abs(times)
+        if times <= before:
+            return False
+        probe("demand.set_aside")
+        self.until = core.now + back_off_ms(times) * MS
+        return True
+
+    def goes_on(self) -> bool:
+        """Whether it still rests; as long as it is slow there is no use in asking."""
+        core = self._core
+        if self.until and core.now >= self.until:
+            self.until = core.slow_until if core.slow_until > core.now else 0
+        return self.until > 0
+
+
+def has_a_gap(state: PartitionState) -> bool:
+    """Whether a copy lacks something that nothing which is prepared here will bring.
+
+    Whoever takes nothing while it does will have it until it is supplied: so long nothing else brings what is in the gap.
+    """
+    gaps = [fragment for fragment in state.fragments.values() if fragment.loading or fragment.beyond]
+    if not gaps:
+        return False
+    prepared = {(w.namespace, w.start) for prepare in state.prepared.values() for w in prepare.writes}
+    return any(fragment.loading or (fragment.name[0], fragment.counter.lwm) not in prepared for fragment in gaps)
 
 
 class Held:

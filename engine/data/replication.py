@@ -46,7 +46,7 @@ class Replication(Rule):
         claims: Claims,
         *,
         demanded: Callable[[int], bool],
-        held: Container[int],
+        passes_over: Callable[[int], bool],
         compare: Callable[[r.Compare], None],
         hear: Callable[[Era], None],
         overwrites: Callable[[Ahead], Iterator[int]],
@@ -55,7 +55,7 @@ class Replication(Rule):
         self.core = core
         self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
-        self._held = held  # partitions that this node is not to demand yet
+        self._passes_over = passes_over  # a copy that follows takes nothing now: its supply will bring it
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._large_in = partial(large_in, partition=core.replica.partition)
         self._hear = hear  # something of an era was heard of
@@ -369,7 +369,7 @@ class Replication(Rule):
         """The records of a batch that this node takes; a partition whose supply comes first; or None to have it sent again.
 
         A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
-        has not adopted, or which it is not to demand yet: their supply will bring it. While the first batch of that
+        has not adopted, or which wait to be demanded: their supply will bring it. While the first batch of that
         supply is on its way it takes nothing.
         A copy that a light step let go passes over what its primary, who has not heard of that, still says to it: by the
         map that is decided nobody relies on it.
@@ -408,7 +408,7 @@ class Replication(Rule):
                 if local.follows:
                     if self._demanded(partition):
                         return partition  # it may begin with a clearing, which would wipe what comes now
-                    if known != local.epoch or partition in self._held:
+                    if known != local.epoch or self._passes_over(partition):
                         passed = True  # what came while it waits would lie in memory, behind a gap, for as long as that
                     elif epoch != known and not isinstance(record, r.History):
                         passed = True  # an epoch that began before this copy adopted it

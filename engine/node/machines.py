@@ -145,7 +145,7 @@ class Machines:
             core,
             self.claims,
             demanded=self.demander.demanded,
-            held=self.demander.held,
+            passes_over=self.demander.passes_over,
             compare=self.demander.settling.on_compare,
             hear=self.cuts.hear,
             overwrites=self.cuts.note,

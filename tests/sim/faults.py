@@ -67,6 +67,7 @@ RATES = {
     "namesake": 2.0,  # a second process is started under the name of a node that is there
     "rot": 3.0,  # a row of a checkpoint changes or goes, and nothing tells: anti-entropy is to find it
     "migrations": 2.0,  # an operator pauses migrations, resumes or limits them, on what a node knows that may be behind
+    "tired": 1.0,  # a disk is slow until its member is set aside, whose power fails: it lacks something, and rests
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -86,6 +87,10 @@ ROT_SHARE = 0.15
 ORDERED = "migrations"
 ORDERED_SHARE = 0.2
 """The share of the seeds in which an operator has orders for migrations."""
+TIRED = "tired"
+TIRED_SHARE = 0.1
+"""The share of the seeds in which that happens."""
+TIRED_NS, TIRED_LOOK_NS = 30_000 * MS, 500 * MS
 LAST_WORD_NS = 2_000 * MS
 """In the calm the operator looks so often whether what he ordered last holds."""
 LAST_RESORT_NS = 15_000 * MS
@@ -143,6 +148,7 @@ class Faults:
             "lost-majority": lambda _: self.majority.strike(self._draw),
             NAMESAKE: self._namesake,
             ORDERED: self._order_migrations,
+            TIRED: self._tire,
             "reset-lost": self._reset_lost,
             ROT: lambda machine: rot_one(world, machine, self._draw),
             "everybody": self._everybody,
@@ -259,6 +265,24 @@ class Faults:
         machine.speed.slow = self._draw.choice([10, 100, 1_000])
         machine.speed.slow_until = self.world.now + lasting(self._draw)
         return True
+
+    def _tire(self, machine: Machine) -> bool:
+        if not machine.up or machine.paused or machine.speed.slow_until > self.world.now:
+            return False
+        machine.speed.slow = max(1, 1_000 * MS // machine.speed.sync)
+        machine.speed.slow_until = until = self.world.now + TIRED_NS
+        self.world.after(TIRED_LOOK_NS, self._is_tired, machine, until)
+        return True
+
+    def _is_tired(self, machine: Machine, until: int) -> None:
+        newest = self.world.newest()
+        if self.over or machine.speed.slow_until != until or self.world.now >= until:
+            return
+        if newest is None or newest.aside.get(machine.name, 0) <= 0:
+            self.world.after(TIRED_LOOK_NS, self._is_tired, machine, until)
+            return
+        machine.speed.slow_until = 0
+        self._power(machine)
 
     def _disk_error(self, machine: Machine) -> bool:
         if not machine.up:

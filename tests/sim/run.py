@@ -18,6 +18,7 @@ import msgspec
 
 from engine.turn.settings import Settings
 from rebalance.affinity import assign
+from rebalance.table import back_off_ms
 from tests.sim.costs import COSTS
 from tests.sim.draws import Draws
 from tests.sim.faults import (
@@ -33,6 +34,8 @@ from tests.sim.faults import (
     RATES,
     ROT,
     ROT_SHARE,
+    TIRED,
+    TIRED_SHARE,
     Faults,
 )
 from tests.sim.heckling import Heckler, heckle, talk
@@ -196,7 +199,7 @@ def _run_seed(
         supply_batch_bytes=max(settings.supply_batch_bytes, shape.batch_bytes),
     )
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED)]
+    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED)]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
@@ -213,6 +216,8 @@ def _run_seed(
         swarm[ROT] = RATES[ROT]
     if draws.of("orders about migrations").random() < ORDERED_SHARE:
         swarm[ORDERED] = RATES[ORDERED]
+    if draws.of("who is set aside").random() < TIRED_SHARE:
+        swarm[TIRED] = RATES[TIRED]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
@@ -420,7 +425,10 @@ def _empty(world: World, load: Load) -> None:
 
 def _rest(world: World, load: Load) -> None:
     """The load goes on in the calm until every copy is in sync, ends, and then everything must come to rest."""
-    if not world.run_while(lambda: bool(out_of_sync(world)), at_most=REST_NS, look_every=LOOK_NS):
+    newest = world.newest()
+    often = max(map(abs, newest.aside.values()), default=0) if newest is not None else 0
+    at_most = REST_NS + (back_off_ms(often) * MS if often else 0)
+    if not world.run_while(lambda: bool(out_of_sync(world)), at_most=at_most, look_every=LOOK_NS):
         raise Violation("liveness", f"not every copy comes to be in sync: {out_of_sync(world)}")
     world.run_for(SECOND)
     load.stopping = True

@@ -70,7 +70,7 @@ class Primary:
             self.core,
             Claims(self.core),
             demanded=lambda _: False,
-            held=(),
+            passes_over=lambda _: False,
             compare=lambda _: None,
             hear=lambda _: None,
             overwrites=lambda _: iter(()),

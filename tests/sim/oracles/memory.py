@@ -1,4 +1,4 @@
-"""What a copy keeps in memory does not grow with its history.
+"""What a copy keeps in memory does not grow with its history, nor with what is written while nothing is done about its gap.
 
 A fragment's state may hold its tail, a bounded number of digests, one entry for each epoch, and its tombstones. At rest
 nothing else is there. Everything in it that has a length is counted, whatever it is called: a table that is added
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+from engine.turn.core import Core
 from rebalance.fragment import DIGESTS_KEPT, FragmentState
 from rebalance.moves import waits_by_order
+from rebalance.partition import Role
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
+from wal.ids import Fragment, NodeId
 
 SPARE = 16
 """The last writes, which nobody has said to be everywhere yet."""
@@ -26,6 +29,27 @@ class Memory(Oracle):
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._rests: dict[
+            tuple[NodeId, int, int], dict[Fragment, int]
+        ] = {}  # node, life, rest -> beyond which gap how much
+
+    def look(self, world: World) -> None:
+        """Where a node asks for nothing, because it was set aside, nothing more comes to lie beyond a gap."""
+        rests, self._rests = self._rests, {}
+        for machine in world.running:
+            if (node := machine.node) is None or not (until := node.demander.rest.until):
+                continue
+            rest = (machine.name, machine.boot, until)
+            before = rests.get(rest, {})
+            found = self._rests[rest] = beyond_gaps(node.core)
+            for name, count in found.items():
+                if count > before.get(name, count):
+                    raise Violation(
+                        "memory",
+                        f"{machine.name} rests, and keeps {count} updates of {name[0]}/{name[1]} beyond a gap, "
+                        f"and not {before[name]} as before",
+                        About(fragments=(name,)),
+                    )
 
     def finish(self, world: World) -> None:
         """Count."""
@@ -46,6 +70,19 @@ class Memory(Oracle):
                         f"{machine.name} keeps {sum(found.values())} things of {copy}, and not {allowed} at most: {found}",
                         About(fragments=(name,)),
                     )
+
+
+def beyond_gaps(core: Core) -> dict[Fragment, int]:
+    """How many updates lie beyond the gap of each MOVING copy that lacks what no transaction in doubt there will bring."""
+    found: dict[Fragment, int] = {}
+    for local in core.local:
+        if local.role is Role.MOVING:
+            state = core.replica.partition(local.number)
+            held = {(w.namespace, w.start) for prepare in state.prepared.values() for w in prepare.writes}
+            for copy in state.fragments.values():
+                if copy.loading or (copy.counter.ranges and (copy.name[0], copy.counter.lwm) not in held):
+                    found[copy.name] = len(copy.beyond)
+    return found
 
 
 def kept(copy: FragmentState) -> dict[str, int]:

@@ -356,6 +356,19 @@ def remember_every_write(small: Small) -> None:
             oracle.finish(small.world)
 
 
+def keep_what_is_written_while_it_rests(small: Small) -> None:
+    backup = small.backup
+    assert backup.node is not None
+    backup.node.demander.rest.until = 1 << 62
+    backup.node.core.local[NAME[1]].role = Role.MOVING
+    copy = small.copy(backup)
+    for number in range(2):
+        copy.apply(r.Write(*NAME, 1, copy.counter.highest_applied + 1 + number, [b"beyond"], [b""], stable=0))
+        for oracle in small.oracles.all:
+            if type(oracle).__name__ == "Memory":
+                oracle.look(small.world)
+
+
 def serve_nobody_although_all_are_well(small: Small) -> None:
     small.oracles.life.pulse = Pulse(small.world)
     primary = small.primary
@@ -375,6 +388,7 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
         ("answers", abort_what_was_committed_and_forgotten),
         ("answers", apply_what_was_said_not_to_be),
         ("memory", remember_every_write),
+        ("memory", keep_what_is_written_while_it_rests),
         ("life", serve_nobody_although_all_are_well),
         ("acknowledged", reply_without_a_write),
         ("acknowledged", reply_before_a_copy_has_it),

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from rebalance import demanding
+from rebalance import demander, demanding
 from rebalance.migrations import NOT_ORDERED
+from rebalance.partition import PartitionState
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace
@@ -51,7 +52,34 @@ def a_copy_that_waits_keeps_what_is_written(machine: Machine) -> None:
     """A copy whose supply is paused takes what is written meanwhile, and keeps it in memory behind the gap."""
     assert machine.node is not None
     node = machine.node
-    node.replication._held = ()
+    passes_over = node.demander.passes_over
+    replace(node.replication, "_passes_over", lambda number: number not in node.demander.held and passes_over(number))
+
+
+@MIGRATIONS.fault("10")
+def a_copy_that_rests_keeps_what_is_written(machine: Machine) -> None:
+    """Who was set aside, lacks something and asks for nothing yet takes what is written, and keeps it behind the gap."""
+    assert machine.node is not None
+    node = machine.node
+    replace(node.replication, "_passes_over", node.demander.held.__contains__)
+
+
+@MIGRATIONS.fault("10")
+def a_copy_that_rests_takes_nothing(machine: Machine) -> None:
+    """Who was set aside passes over what is written to its copies, though they lack nothing."""
+    assert machine.node is not None
+    during(machine, machine.node.replication, "_passes_over", demander, "has_a_gap", lambda _: True)
+
+
+@MIGRATIONS.fault("10")
+def what_is_prepared_is_taken_for_a_gap(machine: Machine) -> None:
+    """A copy of who was set aside passes over what is written beside a transaction of which it has yet to hear the end."""
+    assert machine.node is not None
+
+    def has_a_gap(state: PartitionState) -> bool:
+        return any(fragment.loading or fragment.beyond for fragment in state.fragments.values())
+
+    during(machine, machine.node.replication, "_passes_over", demander, "has_a_gap", has_a_gap)
 
 
 @MIGRATIONS.fault("10")

@@ -165,6 +165,78 @@ def a_slow_coordinator_is_set_aside_by_the_next_one(plant: Plant | None) -> None
         stage.curtain()
 
 
+def _rests(stage: Stage) -> None:
+    """n3 is set aside for being slow, and is not slow any more: it asks for nothing for a while."""
+    _slow(stage, "n3")
+    _busy(stage, 10)
+    stage.must("n3" not in _in_sync(stage, 0), "one slow copy of three is not waited for")
+    stage["n3"].speed.slow_until = 0
+
+
+def _beyond(stage: Stage) -> int:
+    """How many updates n3 keeps beyond a gap in partition 0."""
+    node = stage["n3"].node
+    assert node is not None
+    return len(node.core.replica.fragment((NAMESPACE, 0)).beyond)
+
+
+def _ends_something_at_n3(_: str, receiver: str, said: object) -> bool:
+    return (
+        receiver == "n3" and isinstance(said, Replicate) and any(isinstance(record, r.Outcome) for record in said.records)
+    )
+
+
+@story
+def who_rests_and_lacks_something_is_written_to(plant: Plant | None) -> None:
+    """n3 rests and is away for one write: it keeps none of what comes after, which would lie in memory for minutes."""
+    with Stage(plant) as stage:
+        _rests(stage)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(0), b"missed")
+        stage.start("n3")
+        stage.until(lambda: stage.listed("n3"), "n3 is a member again")
+        for at in range(40):
+            stage.put(key(0), b"%d" % at)
+        stage.must("n3" not in _in_sync(stage, 0), "who was set aside rests, though it started again")
+        stage.must(
+            _beyond(stage) <= 1, f"but for what tells of a gap nothing waits behind it, and not {_beyond(stage)} updates"
+        )
+        stage.wait(10_000)
+        stage.must("n3" in _in_sync(stage, 0), "it was supplied")
+        stage.curtain()
+
+
+@story
+def who_rests_and_lacks_nothing_is_written_to(plant: Plant | None) -> None:
+    """n3 rests, and lacks nothing but how a transaction ended: what is written meanwhile need not be supplied later."""
+    with Stage(plant) as stage:
+        _rests(stage)
+        stage.wait(1_000)
+        outcomes = Rule("outcomes", _ends_something_at_n3, drop=True)
+        stage.world.network.rules.append(outcomes)
+        transaction = stage.transaction()
+
+        async def both() -> None:
+            await transaction.put(NAMESPACE, {key(0, 1): b"both", key(1, 1): b"both"})
+            await transaction.commit()
+
+        stage.do(both())
+        for at in range(40):
+            stage.put(key(0), b"%d" % at)
+        stage.must(_beyond(stage) > 1, "it has not heard how the transaction ended")
+        stage.end(outcomes)
+        stage.wait(2_000)
+        first, third = stage["n1"].node, stage["n3"].node
+        assert first is not None
+        assert third is not None
+        written, taken = (n.core.replica.fragment((NAMESPACE, 0)).counter.lwm for n in (first, third))
+        stage.must("n3" not in _in_sync(stage, 0), "it rests")
+        stage.must(written == taken, f"a copy without a gap goes on taking: it stands at {taken} of {written}")
+        stage.wait(20_000)
+        stage.curtain()
+
+
 @story
 def two_of_three_disks_are_slow(plant: Plant | None) -> None:
     """n2 does not get the answers of n1 and n3 in time, and says so of both; they blame nobody."""
