@@ -10,6 +10,7 @@ import pytest
 
 import engine
 from engine.cluster.namespaces import GROUPS_MAX
+from engine.data.sessions import SESSIONS_MAX
 from engine.host.transport import CLIENTS_MAX
 from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from engine.turn.desk import PARKED_BYTES_MAX
@@ -82,6 +83,7 @@ TOLD_ELSEWHERE = {
     "what clients have said ahead of large transactions, in one node": (Settings().staged_bytes_max // MIB,),
     "what was overwritten and is kept for snapshots, in one node": (Settings().cut_bytes_max // MIB,),
     "clients of one node": (CLIENTS_MAX,),
+    "sessions of clients that one node remembers": (SESSIONS_MAX,),
     "how long an answer is kept for a client that is silent": (Settings().result_retention_ms // 60_000,),
 }
 """What takes many clients, or minutes, to reach: tests of the node do; here the page is looked at for the number."""

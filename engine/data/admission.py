@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from engine.data.sessions import AHEAD_MAX, Sessions
+from engine.data.sessions import AHEAD_MAX, SESSIONS_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
 from engine.turn.core import Core
 from engine.turn.desk import Desk
@@ -128,6 +128,11 @@ class Admission:
             if request.version and request.version < local.since:
                 probe("write.sent_by_an_older_map")
                 desk.remap(session, request.id)
+                return False
+            if not self.sessions.remembers(tx):
+                probe("write.session_is_too_many")
+                told = f"this node remembers {SESSIONS_MAX} sessions of clients, and begins nothing in another one"
+                desk.refuse(session, request.id, Code.BUSY, told, retryable=True)
                 return False
             if (ahead := self.sessions.ahead(tx)) > AHEAD_MAX:
                 told = f"a session is {ahead} requests ahead of what it acknowledged: expected at most {AHEAD_MAX}"

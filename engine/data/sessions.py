@@ -20,11 +20,16 @@ Nobody hears the same, so what is forgotten is decided in one place, the partiti
 which all copies fold: time is no part of their state. The primary looks only where answers pile up (`Results.enough`), so
 that a partition where little happens keeps what it has for ever. What this costs: some bytes per client in each node, and
 in each partition the newest few hundred answers, and those that clients did not acknowledge, of `result_retention_ms`.
+
+Sessions cost nothing to invent, so a node remembers `SESSIONS_MAX`. To let go of one that has acknowledged nothing loses
+nothing: none of its answers was forgotten here, and its silence begins anew. So these make room for others. If there are
+none, what comes in a new session is refused before anything is done, until one has been silent for long enough: whoever has
+acknowledged something relies on it that this is known.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from functools import partial
 
 from engine.data.replication import Replication
@@ -36,13 +41,15 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from wal import records as r
-from wal.ids import SESSION_BYTES, TxId, sequence_of, tx_of
+from wal.ids import SESSION_BYTES, TxId, sequence_of
 from wal.probe import probe
 
 AHEAD_MAX = 1 << 16
 """How far a session may run ahead of what it acknowledged: so many of its answers are kept at most."""
 LOOKED_AT_ONCE = 20_000
 """Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
+SESSIONS_MAX = 1 << 17
+"""So many sessions are remembered at most, some 40 MB of them."""
 PRUNED_AT_ONCE = 2
 """So many old sessions are looked at for each new one."""
 
@@ -69,24 +76,40 @@ class Sessions(Rule):
         self.desk = desk
         self.replication = replication
         self.under_way: dict[int, None] = {}
-        self._heard: dict[bytes, _Heard] = {}
-        self._by_age: deque[bytes] = deque()
+        self._heard: OrderedDict[bytes, _Heard] = OrderedDict()  # the first is looked at next
+        self._nothing: OrderedDict[bytes, None] = (
+            OrderedDict()
+        )  # of these, who has acknowledged nothing; the first came first
         self._crowded: dict[int, None] = {}
         self._again: dict[int, int] = {}  # partition -> when its answers are old enough to be looked at again
 
     def hear(self, tx: TxId, acked: int) -> bool:
         """A session says up to where it has its answers. Whether `tx` may be new: it was not acknowledged.
 
-        Nor is it too far ahead of what was; but of a session that acknowledges nothing one cannot tell.
+        Nor is it too far ahead of what was; but of a session that acknowledges nothing one cannot tell. And one that cannot
+        be remembered begins nothing.
         """
-        heard = self._heard.get(tx[:SESSION_BYTES])
+        name = tx[:SESSION_BYTES]
+        heard = self._heard.get(name) or self._meet(name)
         if heard is None:
-            heard = self._meet(tx[:SESSION_BYTES])
-        heard.at = self.core.attentive
-        if acked > heard.acked:
-            heard.acked = acked
+            return False
+        self._renew(name, heard, acked)
         ahead = int.from_bytes(tx[SESSION_BYTES:], "big") - heard.acked
         return 0 < ahead <= AHEAD_MAX or heard.acked < 0
+
+    def _renew(self, name: bytes, heard: _Heard, acked: int) -> None:
+        heard.at = self.core.attentive
+        if acked > heard.acked:
+            self._acknowledge(name, heard, acked)
+
+    def _acknowledge(self, name: bytes, heard: _Heard, acked: int) -> None:
+        if heard.acked <= 0 < acked:
+            del self._nothing[name]
+        heard.acked = acked
+
+    def remembers(self, tx: TxId) -> bool:
+        """Whether the session of an id is known, and so what it acknowledges."""
+        return tx[:SESSION_BYTES] in self._heard
 
     def ahead(self, tx: TxId) -> int:
         """How far an id is ahead of what its session, if it acknowledges at all, has acknowledged."""
@@ -98,24 +121,31 @@ class Sessions(Rule):
         heard = self._heard.get(tx[:SESSION_BYTES])
         return heard is not None and sequence_of(tx) <= heard.acked
 
-    def _meet(self, session: bytes) -> _Heard:
-        """Note a new session; and let go of old ones, long after the last of their answers were."""
+    def _meet(self, session: bytes) -> _Heard | None:
+        """Note a new session; and let go of old ones, long after the last of their answers were. None: there is no room."""
+        heard = self._heard
         oldest = self.core.attentive - 2 * self.core.settings.result_retention_ms * MS
-        for _ in range(min(PRUNED_AT_ONCE, len(self._by_age))):
-            other = self._by_age.popleft()
-            if self._heard[other].at < oldest:
+        for _ in range(min(PRUNED_AT_ONCE, len(heard))):
+            name, other = heard.popitem(last=False)
+            if other.at < oldest:
                 probe("sessions.let_go")
-                del self._heard[other]
+                self._nothing.pop(name, None)
             else:
-                self._by_age.append(other)
-        self._by_age.append(session)
-        heard = self._heard[session] = _Heard(self.core.attentive)
-        return heard
+                heard[name] = other
+        if len(heard) >= SESSIONS_MAX:
+            if not self._nothing:
+                return None
+            probe("sessions.made_room")
+            del heard[self._nothing.popitem(last=False)[0]]
+        new = heard[session] = _Heard(self.core.attentive)
+        self._nothing[session] = None
+        return new
 
     def on_keep(self, session: SessionId, request: KeepSessions) -> None:
-        """A client that has nothing else to say is alive."""
+        """A client that has nothing else to say is alive. Of sessions that are not known here nothing was forgotten."""
         for name, acked in request.sessions:
-            self.hear(tx_of(name, 0), acked)
+            if (heard := self._heard.get(name)) is not None:
+                self._renew(name, heard, acked)
         self.desk.reply(session, Done(request.id, version=self.core.version_number))
 
     def crowd(self, number: int) -> None:
@@ -160,15 +190,13 @@ class Sessions(Rule):
                 probe("sessions.not_over")
                 kept += 1
                 continue
-            heard = self._heard.get(session)
-            if heard is None:
-                heard = self._meet(session)  # from a copy, or from an earlier primary: its time begins now
-            if sequence > heard.acked:
-                if heard.at > oldest:
+            heard = self._heard.get(session) or self._meet(session)  # of a copy or an earlier primary its time begins now
+            if heard is None or sequence > heard.acked:
+                if heard is None or heard.at > oldest:
                     kept += 1
                     continue
                 probe("sessions.silent_for_too_long")
-                heard.acked = sequence  # whoever asks again is refused
+                self._acknowledge(session, heard, sequence)  # whoever asks again is refused
             up_to[session] = max(sequence, up_to.get(session, 0))
             forgotten += 1
         results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))

@@ -93,9 +93,10 @@ class Participant(Rule):
         elif (tx, number) in self.writes.under_way:
             refusal = "a single write of the same id is under way"
         elif not self.writes.admission.sessions.hear(tx, message.acked):
-            # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins.
+            # It ended here and was forgotten: this message is a late repetition, and nobody would end what it begins. Or of
+            # too many sessions this one cannot be remembered, and so what it acknowledges.
             probe("tx.prepared_too_late")
-            refusal = "its client has the answer already"
+            refusal = "its client has the answer already, or there are too many clients"
         if refusal:
             self._refuse(sender, tx, local, refusal)
             return

@@ -39,7 +39,7 @@ TIMEOUT_NS = 20 * SECOND
 REST_NS = 120 * SECOND
 FORGET_NS = 45 * SECOND
 """Longer than every lease, and than anybody waits for a vote."""
-GROWS = ("Sessions._heard", "Sessions._by_age")
+GROWS = ("Sessions._heard", "Sessions._nothing")
 """Who was heard of lately; for twice as long as answers are kept."""
 SPARE = 40
 """Tables have bounds of their own, and are smaller than those; so many things are in one at once that nobody asked for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.data.sessions import SESSIONS_MAX
 from engine.node.node import Node
 from engine.protocol.requests import (
     Code,
@@ -212,3 +213,49 @@ def test_what_is_not_over_in_a_partition_is_not_forgotten_there() -> None:
     for number in range(40, 140):
         alone.put(ANN, number, number - 1)
     assert tx not in alone.known()
+
+
+def invent(alone: Alone, acked: int, count: int = SESSIONS_MAX + 100) -> None:
+    """Somebody says so many names of sessions, as the writes of a client do."""
+    for number in range(count):
+        alone.node.sessions.hear(tx_of(b"%010d" % number, acked + 1), acked)
+
+
+def test_sessions_that_acknowledged_nothing_make_room_for_others() -> None:
+    """To let go of them loses nothing; who acknowledged something is remembered, and what it has is not done again."""
+    alone = Alone()
+    for number in range(1, 40):
+        alone.put(ANN, number, number - 1)
+    alone.put(BOB, 1, 0, b"bob")
+    invent(alone, 0)
+    assert len(alone.node.sessions._heard) == SESSIONS_MAX
+    assert tx_of(ANN, 1) not in alone.known()
+    assert alone.code(alone.put(ANN, 1, 0, b"again")) == Code.ANSWERED
+    assert isinstance(alone.put(BOB, 1, 0, b"again"), Done), "it was let go of, and has the first answer all the same"
+    assert alone.value() == b"bob"
+    for number in range(1, 60):
+        alone.put(b"eve-------", number, number - 1)
+    assert tx_of(BOB, 1) in alone.known(), "nor is its answer forgotten, since its silence begins anew"
+
+
+def test_where_all_have_acknowledged_something_a_new_session_is_refused_before_anything_is_done() -> None:
+    alone = Alone()
+    alone.put(ANN, 1, 0, b"ann")
+    alone.put(ANN, 2, 1, b"ann")
+    invent(alone, 1)
+    assert len(alone.node.sessions._heard) == SESSIONS_MAX
+    refused = alone.put(BOB, 1, 0, b"bob")
+    assert alone.code(refused) == Code.BUSY
+    assert isinstance(refused, Failed)
+    assert refused.retryable
+    assert alone.value() == b"ann"
+    assert isinstance(alone.put(ANN, 3, 2, b"more"), Done), "who is known goes on"
+    alone.idle(2 * RETENTION_MS + 1_000)
+    assert isinstance(alone.put(BOB, 1, 0, b"bob"), Done), "some have been silent for long enough"
+
+
+def test_to_say_that_sessions_live_makes_nobody_remember_them() -> None:
+    alone = Alone()
+    for number in range(100):
+        alone.ask(KeepSessions(9, [(b"%010d" % (100 * number + at), 5) for at in range(100)]))
+    assert not alone.node.sessions._heard
