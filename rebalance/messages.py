@@ -12,7 +12,7 @@ import msgspec
 
 from rebalance.lives import Life
 from wal import records as r
-from wal.ids import Ballot, Fragment, Namespace, NodeId, Number, TxId, Version
+from wal.ids import Ballot, Digest, Fragment, Namespace, NodeId, Number, TxId, Version
 
 # What a node has; `rebalance.telling` says it.
 
@@ -28,7 +28,7 @@ class CopyReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lwm: Number
     highest: Number
     stable: Number
-    digest: Number
+    digest: Digest
     epoch: Number = 0
     loading: bool = False
     doubted: bool = False
@@ -48,7 +48,7 @@ class SingleMap(msgspec.Struct, frozen=True, array_like=True, tag="single-map", 
     claims: list[r.Claim]
     copies: list[CopyReport]
     vouched: list[tuple[Number, NodeId]]
-    sums: list[tuple[Number, Number]] | None = None
+    sums: list[tuple[Number, Digest]] | None = None
 
 
 class AskCopies(msgspec.Struct, frozen=True, array_like=True, tag="ask-copies", gc=False):
@@ -125,7 +125,7 @@ class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
     highest: Number
     ranges: list[tuple[Number, Number]]
     epochs: list[tuple[Number, Number]]
-    digests: list[tuple[Number, Number]]  # (counter, digest) it can vouch for, newest last
+    digests: list[tuple[Number, Digest]]  # (counter, digest) it can vouch for, newest last
     stable: Number = 0
     loading: bool = False
     no_history: bool = False
@@ -182,7 +182,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cut: int
     missing: Number
     up_to: Number
-    digest: Number
+    digest: Digest
     epochs: list[tuple[Number, Number]]
 
 
@@ -264,8 +264,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):
     namespace: Namespace
     lwm: Number
     ranges: list[tuple[Number, Number]]
-    digest: Number
-    history: Number = 0
+    digest: Digest
+    history: Digest = 0
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=False):
@@ -277,7 +277,7 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
 
     version: Version
     partition: Number
-    fragments: list[tuple[Namespace, Number, list[tuple[Number, Number]]]]
+    fragments: list[tuple[Namespace, Number, list[tuple[Number, Digest]]]]
     readers: list[TxId]
     round: Number
     compared: Number = 0
@@ -350,7 +350,7 @@ class Stands(msgspec.Struct, frozen=True, array_like=True, tag="stands", gc=Fals
     """A primary to an asynchronous copy: so far I am in these fragments, (namespace, partition, LWM, digest there)."""
 
     version: Version
-    fragments: list[tuple[Namespace, Number, Number, Number]]
+    fragments: list[tuple[Namespace, Number, Number, Digest]]
 
 
 ToPromotion: TypeAlias = AskTail | Tail

@@ -14,8 +14,12 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-Number = Annotated[int, msgspec.Meta(ge=0)]
-"""What counts, or names one of many. What says that there are less than none of something is refused where it is read."""
+NUMBER_MAX = 2**62 - 1
+"""Two of these still make a counter."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+"""What counts, or names one of many. Less than none, or more than there can be, is refused where it is read."""
+Digest = Annotated[int, msgspec.Meta(ge=0)]
+"""64 bits of a sum."""
 
 NodeId = str
 """A node's stable name, 1 to 64 of the characters of `NAME`; it belongs to a data directory and never changes."""

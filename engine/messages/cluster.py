@@ -11,7 +11,7 @@ from rebalance.messages import AskCopies, Copies, CopyReport, SingleMap
 from rebalance.migrations import Paused
 from rebalance.steps import Step
 from wal import records as r
-from wal.ids import NO_BALLOT, NO_VERSION, Ballot, Namespace, NodeId, Number, Version
+from wal.ids import NO_BALLOT, NO_VERSION, Ballot, Digest, Namespace, NodeId, Number, Version
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", gc=False):
@@ -40,7 +40,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     silent: list[NodeId]
     voted_lsn: Number = 0
     cluster: str = ""
-    map_hash: Number = 0
+    map_hash: Digest = 0
     sync_ms: Number = 0
     busy_ms: Number = 0
     stalled: list[NodeId] = msgspec.field(default_factory=list)
@@ -220,7 +220,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit", gc=Fals
     version: Version
     topology: bytes
     ballot: Ballot = NO_BALLOT
-    map_hash: Number = 0
+    map_hash: Digest = 0
 
 
 class LeadSteps(msgspec.Struct, frozen=True, array_like=True, tag="lead-steps", gc=False):

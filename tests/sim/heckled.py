@@ -22,7 +22,8 @@ from engine.messages import KINDS, Halt, Leave, Message
 from engine.messages.cluster import Order
 from engine.node.node import Node
 from tests.sim.clients import Client
-from tests.sim.costs import Modelled
+from tests.sim.costs import Free, Modelled
+from tests.sim.damage import Damage
 from tests.sim.draws import Draws
 from tests.sim.heckling import Heckler, Liar, talk
 from tests.sim.network import MS
@@ -204,15 +205,16 @@ def play(seed: int, times: int, *, plant: Plant | None = None) -> Heckler:
         return heckled.heckler
 
 
-def lie(seed: int, times: int, kinds: Sequence[type[Message]]) -> Liar:
+def lie(seed: int, times: int, kinds: Sequence[type[Message]], *, broken: bool = False) -> Liar:
     """A cluster in which members say what means nothing, and are killed now and then: none of that ends another one.
 
     Who lies about data, or about what was decided, is believed: so what is there in the end is not judged. Where lies are
-    of one kind, and so no story that hangs together, the cluster comes to rest afterwards.
+    of one kind, and so no story that hangs together, the cluster comes to rest afterwards. `broken`: and in frames that are
+    damaged, most of which nobody can read.
     """
     draws = Draws(f"lied to {seed}")
     settings = msgspec.structs.replace(draw_settings(draws.of("options"), len(NAMES)), backups=2, anti_entropy_ms=0)
-    with World(draws, settings, costs=Modelled()) as world:
+    with World(draws, settings, costs=Free() if broken else Modelled()) as world:  # who hears millions of things takes long
         for name in NAMES:
             world.add_machine(name)
         world.form(NAMES)
@@ -220,7 +222,7 @@ def lie(seed: int, times: int, kinds: Sequence[type[Message]]) -> Liar:
         for at in range(3):
             client = world.add_client(f"talker {at}")
             client.spawn(talk(client, draws.of(client.name), TALKED_OF, lambda: bool(stopping)))
-        liar = Liar(world, draws.of("liar"), kinds)
+        liar = Liar(world, draws.of("liar"), kinds, broken=Damage(draws.of("damage")) if broken else None)
         world.run_for(SECOND)
         liar.lying = True
         for _ in range(times):
@@ -258,6 +260,8 @@ def play_many(seeds: Sequence[int], times: int, *, lies: bool = False) -> int:
             said: Counter[Any] = Counter()
             for kinds in [*([kind] for kind in LIES), LIES] if lies else []:
                 said.update(lie(seed, times, kinds).kinds)
+            if lies:
+                said.update(lie(seed, times, LIES, broken=True).kinds)
             if not lies:
                 said.update(play(seed, times).told)
             print(

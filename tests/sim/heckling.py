@@ -30,7 +30,9 @@ from tests.sim.transactions import SimTransaction
 from wal.ids import SESSION_BYTES
 
 if TYPE_CHECKING:
+    from engine.turn.core import Core
     from tests.sim.clients import Client
+    from tests.sim.damage import Damage
     from tests.sim.machine import Machine
     from tests.sim.world import World
     from wal.ids import NodeId, TxId
@@ -144,14 +146,21 @@ async def heckle(heckler: Heckler, client: Client, pause_ns: int, stop: Callable
 
 
 class Liar(Observer):
-    """Members whose words mean nothing: by the name and the life of one that runs, to another one."""
+    """Members whose words mean nothing: by the name and the life of one that runs, to another one.
 
-    def __init__(self, world: World, draw: Random, kinds: Sequence[type[Message]] = KINDS) -> None:
+    `broken`: they are damaged on top of that. What cannot be read then ends their conversation, and is `refused`.
+    """
+
+    def __init__(
+        self, world: World, draw: Random, kinds: Sequence[type[Message]] = KINDS, *, broken: Damage | None = None
+    ) -> None:
         self.world = world
         self.nonsense = Nonsense(draw)
         self.kinds: Counter[type[Message]] = Counter()  # what it said
+        self.refused = 0
         self.lying = False
         self._kinds = kinds
+        self._broken = broken
         self._draw = draw
         world.watch([self])
 
@@ -174,10 +183,19 @@ class Liar(Observer):
         if not (speaker.up and hearer.up):
             return
         assert speaker.node is not None
-        core, framed = speaker.node.core, frame([said])
-        (message,) = decode_messages(framed[FRAME_HEADER_BYTES:])
+        core, payload = speaker.node.core, frame([said])[FRAME_HEADER_BYTES:]
+        try:
+            messages = decode_messages(payload if self._broken is None else self._broken(payload))
+        except errors.ProtocolError:
+            self.refused += 1
+            self.world.network.reset((src, dst))
+            return
+        for message in messages:
+            self._deliver(src, hearer, core, message)
+
+    def _deliver(self, src: NodeId, hearer: Machine, core: Core, message: Message) -> None:
         self.kinds[type(message)] += 1
-        self.world.say(f"{src} lies to {dst}: {kind_of(message)}")
+        self.world.say(f"{src} lies to {hearer.name}: {kind_of(message)}")
         hearer.receive(Received(src, core.allocation, core.incarnation, message))
 
 

@@ -144,8 +144,8 @@ class Nonsense:
                 return wanted.cls(*value[:field], exchanged, *value[field + 1 :])
             case types.UnionType() if isinstance(value, msgspec.Struct) and draw.random() < 0.8:
                 return self._exchange(self._info(type(value)), value)
-            case types.IntType(ge=least) if draw.random() < 0.4:
-                return within(value + draw.choice((-1, 1, 1, 2)), least)
+            case types.IntType(ge=least, le=most) if draw.random() < 0.4:
+                return within(value + draw.choice((-1, 1, 1, 2)), least, most)
             case _:
                 return self._value(wanted, name)
 
@@ -171,8 +171,9 @@ class Nonsense:
         """A value of a type for a field of this name."""
         draw = self._draw
         match wanted:
-            case types.IntType(ge=least):
-                return within(self._known(int, name, EDGES, lambda known: known + draw.choice((0, 0, 0, 0, 1, -1))), least)
+            case types.IntType(ge=least, le=most):
+                number = self._known(int, name, EDGES, lambda known: known + draw.choice((0, 0, 0, 0, 1, -1)))
+                return within(number, least, most)
             case types.BytesType():
                 return self._known(bytes, name, ODD_BYTES)
             case types.StrType():
@@ -214,6 +215,6 @@ class Nonsense:
         return draw.choice(alike) if alike and choice < 0.93 else draw.choice(odd)
 
 
-def within(number: int, least: int | None) -> int:
+def within(number: int, least: int | None, most: int | None) -> int:
     """What an integer on the wire can be."""
-    return max(-(1 << 63) if least is None else least, min(number, (1 << 64) - 1))
+    return max(-(1 << 63) if least is None else least, min(number, (1 << 64) - 1 if most is None else most))

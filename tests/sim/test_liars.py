@@ -28,6 +28,7 @@ from engine.messages import (
     Promise,
     Propose,
     Refuse,
+    Replicate,
     ResetLost,
     Resolve,
     SetNamespace,
@@ -47,8 +48,8 @@ from rebalance.table import Placement
 from tests.sim.heckled import LIES, lie
 from tests.sim.planted.stage import NAMESPACE, Stage, key
 from tests.sim.trace import FRAME_HEADER_BYTES
-from wal.ids import ROUNDS_AHEAD, Ballot, Version
-from wal.records import Prepare, Write
+from wal.ids import NUMBER_MAX, ROUNDS_AHEAD, Ballot, Version
+from wal.records import Prepare, Update, Write
 
 TX = bytes(range(16))
 FAR = 60_000
@@ -104,8 +105,8 @@ NONSENSE: dict[str, Said] = {
     "a map of an older version, to be accepted": lambda n: [Propose(n.core.version, Ballot(1 << 20, "n2"), _older(n))],
     "a map that is none, as it was committed": lambda n: [Commit(Version(9, 0), b"\x07")],
     "a map of another version than it is called": lambda n: [Commit(Version(9, 0), _older(n))],
-    "a ballot that nobody could outbid": lambda n: [Announce(n.core.version, Ballot((1 << 64) - 1, "n2"), [])],
-    "that one was promised": lambda n: [Refuse(n.core.version, Ballot(1, "n1"), Ballot((1 << 64) - 1, "n2"))],
+    "a ballot that nobody could outbid": lambda n: [Announce(n.core.version, Ballot(NUMBER_MAX, "n2"), [])],
+    "that one was promised": lambda n: [Refuse(n.core.version, Ballot(1, "n1"), Ballot(NUMBER_MAX, "n2"))],
     "lost partitions that there are not": lambda n: [ResetLost([(FAR, 1)])],
     "a loss policy that there is not": lambda n: [SetNamespace("other", Version(0, 0), loss="lose")],
     "a namespace of a thousand copies": lambda n: [SetNamespace("other", Version(0, 0), backups=1_000)],
@@ -253,6 +254,20 @@ def test_less_than_nothing_is_no_message(said: Message) -> None:
         decode_messages(frame([said])[FRAME_HEADER_BYTES:])
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        Vote(Version(1, 0), TX, NUMBER_MAX + 1, 0, yes=True, reason=""),
+        Replicate(Version(1, 0), 1, [Update([Write(NAMESPACE, 0, 1, NUMBER_MAX + 1, [b"k"], [b"v"])])], 0),
+        Replicate(Version(1, 0), 1, [Update([Write(NAMESPACE, 0, 1, 0, [], [], closed=(1 << 64) - 1)])], 0),
+        Replicate(Version(1, 0), 1, [], 0, (0, NUMBER_MAX + 1)),
+    ],
+)
+def test_more_than_there_can_be_is_no_message(said: Message) -> None:
+    with pytest.raises(ProtocolError, match="Expected `int` <= "):
+        decode_messages(frame([said])[FRAME_HEADER_BYTES:])
+
+
 def test_a_ballot_may_be_ahead_by_as_much_as_a_member_can_have_missed() -> None:
     with Stage(None) as stage:
         node = stage["n1"].node
@@ -272,3 +287,10 @@ def test_lies_of_one_kind_end_nobody_and_the_cluster_comes_to_rest(kind: type[Me
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_lies_of_all_kinds_end_nobody(seed: int) -> None:
     lie(seed, 4 * TIMES, LIES)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_member_whose_frames_are_damaged_ends_nobody(seed: int) -> None:
+    liar = lie(seed, 5 * TIMES, LIES, broken=True)
+    assert liar.refused > TIMES, "much of it cannot be read"
+    assert liar.kinds.total() > TIMES, "and much can"
