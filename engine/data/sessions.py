@@ -77,9 +77,7 @@ class Sessions(Rule):
         self.replication = replication
         self.under_way: dict[int, None] = {}
         self._heard: OrderedDict[bytes, _Heard] = OrderedDict()  # the first is looked at next
-        self._nothing: OrderedDict[bytes, None] = (
-            OrderedDict()
-        )  # of these, who has acknowledged nothing; the first came first
+        self._nothing: OrderedDict[bytes, None] = OrderedDict()  # who has acknowledged nothing, the first met first
         self._crowded: dict[int, None] = {}
         self._again: dict[int, int] = {}  # partition -> when its answers are old enough to be looked at again
 
