@@ -24,7 +24,7 @@ from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, rows_as_they_are, work_of_prepared
+from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, work_of_prepared
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
@@ -41,7 +41,7 @@ PLAN_WORK = 500
 """Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
-"""Keys of a batch of history; and fragments that it calls done, rows that it fetches."""
+"""Keys of a batch of history; and fragments that it calls done."""
 MANY_UPDATES = 4_096
 """A partition with so many updates is a large one, of which `max_parallel_migrations` go in full at a time. Of smaller
 ones so many go as have as many updates together: a session for ten rows of each would do nothing but begin and end."""
@@ -295,13 +295,14 @@ class SupplySide(Rule):
             if not self.throttle.admits(session.node, core.now):
                 self._wake()
                 return
+            most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
             if session.firsts:
                 first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
                 self._send(session, _at(first, core.fence))
             elif not session.planned:
                 return
             elif session.fetch:
-                self._send(session, self._batch(session, rows=[self._fetch(session)]))
+                self._send(session, self._batch(session, rows=[session.next_fetched(core, most)]))
             elif session.read or (session.history_over and (session.history or session.missed)):
                 self._send(session, self._history(session))
             elif session.history:
@@ -310,7 +311,6 @@ class SupplySide(Rule):
                     core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
                 return
             elif session.full:
-                most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
                 some = session.next_rows(core, most)
                 if any(some):
                     self._send(session, self._batch(session, **some._asdict()))
@@ -344,14 +344,6 @@ class SupplySide(Rule):
                     del session.history[name]
             missed, session.missed = session.missed[:WRITES_MAX], session.missed[WRITES_MAX:]
         return self._batch(session, writes=writes, done=done, missed=missed)
-
-    def _fetch(self, session: Session) -> r.Preload:
-        """Keys as they are now, for a copy that undid what it had of them."""
-        name, keys = session.fetch.pop()
-        if len(keys) > WRITES_MAX:
-            keys, rest = keys[:WRITES_MAX], keys[WRITES_MAX:]
-            session.fetch.append((name, rest))
-        return rows_as_they_are(self.core, name, keys)
 
     def _batch(
         self,

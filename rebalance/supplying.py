@@ -110,6 +110,15 @@ class Session:
         self.history, self.history_over, self.missed = {}, True, []
         self.read.clear()
 
+    def next_fetched(self, core: Node, most: int) -> r.Preload:
+        """The next keys as they are now, for a copy that undid what it had of them, as far as `most` bytes hold."""
+        name, keys = self.fetch[-1]
+        rows, size = some_as_they_are(core, name, keys, BATCH_WORK, most)
+        if not keys:
+            self.fetch.pop()
+        core.work += size // BYTES_A_WORK
+        return preload_of(name, rows)
+
     def next_rows(self, core: Node, most: int) -> Rows:
         """The next of what is taken as rows: the end of one fragment, and others as far as `most` bytes hold.
 
@@ -154,11 +163,7 @@ class Session:
         """
         store, start, under = core.replica.store, self.cursor or b"", self._under.get(name)
         if (keys := self.changed.get(name)) is not None:
-            some: list[tuple[bytes, Entry | None]] = []
-            while keys and len(some) < limit and room > 0:
-                some.append((key := keys.pop(), entry := store.get(name, key)))
-                room -= weight_of(key, entry)
-            core.work += len(some) + 1
+            some, _ = some_as_they_are(core, name, keys, limit, room)
             return some, b"" if keys else None
         if under is None:
             page = store.page(name, start, min(limit, 1 + room // self._weight))
@@ -224,6 +229,19 @@ def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.
 def work_of_prepared(state: PartitionState) -> int:
     """How much work it is to say what is prepared in a partition, or to log it once more: it may be large."""
     return state.prepared_bytes // BYTES_OF_WORK if state.prepared else 0
+
+
+def some_as_they_are(
+    core: Node, name: Fragment, keys: list[bytes], limit: int, room: int
+) -> tuple[list[tuple[bytes, Entry | None]], int]:
+    """What stands under the last ones of these keys, which are taken out: up to `limit`, and hardly more than there is
+    `room` for, in bytes; and how many bytes it is."""
+    some, size = list[tuple[bytes, Entry | None]](), 0
+    while keys and len(some) < limit and size < room:
+        some.append((key := keys.pop(), entry := core.replica.store.get(name, key)))
+        size += weight_of(key, entry)
+    core.work += len(some) + 1
+    return some, size
 
 
 def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:

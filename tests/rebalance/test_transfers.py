@@ -63,13 +63,13 @@ def differential(copies: Copies) -> None:
     copies["n1"].trim()
 
 
-def parted(copies: Copies) -> None:
+def parted(copies: Copies, **more: str) -> None:
     """It was primary, and logged what nobody else has: its history was not continued."""
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
     copies.run()
     copies.trouble = lambda sender, *_: 0 if sender == "n3" else 1
     for number in range(len(copies.placements)):
-        copies["n3"].put(number, k4="nobody", k5="heard")
+        copies["n3"].put(number, k4="nobody", k5="heard", **more)
     copies.run()
     copies.trouble = None
     copies.leaves("n3")
@@ -538,6 +538,22 @@ def test_rows_that_a_copy_undid_are_suspects_until_they_were_fetched(restarts: b
     assert copies["n3"].replica.fragment(name).suspects == {}
     assert copies["n3"].demander.progress.rows.get("fetched", 0) >= 1
     assert [copies["n3"].rows(0)[key][2] for key in suspects] == [b"v4", b"said"]
+
+
+def test_rows_that_a_copy_undid_are_fetched_a_few_at_a_time_where_they_are_large() -> None:
+    copies, fetched = three(), list[list[bytes]]()
+
+    def said(_sender: NodeId, to: NodeId, what: Said) -> int:
+        if to == "n3" and isinstance(what, Supply):
+            fetched.extend(list(rows.keys) for rows in what.rows)
+        return 1
+
+    parted(copies, k6="nobody")
+    copies["n1"].settings.supply_batch_bytes = 10
+    copies.trouble = said
+    move(copies)
+    copies.wait(20)
+    assert sorted(fetched) == [[b"k4"], [b"k6"]], "each is more than a batch may have"
 
 
 def test_a_key_whose_tombstone_is_gone_is_gone_from_a_copy_that_still_had_it() -> None:
