@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.data.sizes import size_of
+from engine.data.sizes import pieces_of, size_of
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
-from rebalance.ports import MS, Shipped
+from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped
 from wal import records as r
 from wal.ids import NodeId
 from wal.probe import probe
@@ -20,6 +20,8 @@ large batches again while they are in transit would leave no room for anything e
 SOON = 4
 """What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
 unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
+SAID_AT_ONCE = WORK_MAX * BYTES_OF_WORK
+"""Of what a map has sent again so many bytes leave with it; transactions that are prepared may bring many times as much."""
 FEW = 8
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
@@ -59,7 +61,7 @@ class Batch:
         self.being_worked_out = False  # and does not count before that is done
         self.due = 0  # when it is sent again
         self.patience = 0  # from one sending to the next
-        self.said = 0  # the newest batch there was when it was sent last
+        self.said = 0  # the newest batch there was when it was sent last; 0: it is to be sent
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
 
@@ -95,6 +97,23 @@ def regroup(
     return regrouped, everywhere, lost
 
 
+def pieces_again(
+    regrouped: Mapping[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]],
+    large_in: Callable[[Sequence[r.Record]], list[r.Write]],
+) -> Iterator[tuple[list[Shipped], Receivers, dict[NodeId, None], bool, bool, bool]]:
+    """What goes together once more: to whom, who has answered, whether it counts, and is large; and whether it is left to
+    be sent in later turns, because of what was before it this one has enough to send."""
+    said = 0
+    for (receivers, acked, counts), operations in regrouped.items():
+        large = [] if counts else [o for o in operations if large_in(o.records)]
+        for piece, size in pieces_of([o for o in operations if o not in large] if large else operations):
+            later = said > 0 and said + size > SAID_AT_ONCE
+            yield piece, receivers, dict.fromkeys(acked), counts, False, later
+            said += size
+        for operation in large:
+            yield [operation], receivers, dict.fromkeys(acked), False, True, False
+
+
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
     """The copies that are waited for since before `limit`, in batches, oldest first."""
     found: dict[NodeId, None] = {}
@@ -121,6 +140,8 @@ def patience_of(batch: Batch, core: Core, answered: Mapping[NodeId, int], under_
     little that it has to answer, of how many are `under_way`. That little never has to wait for long.
     """
     pause = core.settings.retransmit_ms * MS
+    if not batch.said:
+        return pause
     if any(answered.get(node, 0) > batch.said for node in batch.waiting):
         probe("replication.answered_what_came_later")
         return pause // SOON

@@ -18,16 +18,16 @@ from itertools import chain
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Again, Batch, lags_ms_in, patience_of, regroup, stalled_in
+from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import pieces_of, size_of
+from engine.data.sizes import size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers, Role
-from rebalance.ports import MS, WORK_MAX, Shipped, may_act
+from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
@@ -91,7 +91,7 @@ class Replication(Rule):
     def _dispatch_large(self) -> None:
         large, self._large = self._large, []
         for receivers, operation in large:
-            self._dispatch([operation], receivers, {}, counts=False, large=True)
+            self._dispatch([operation], receivers, {}, large=True)
 
     def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
         """The one or the other, by how many keys it writes."""
@@ -103,7 +103,7 @@ class Replication(Rule):
         while self._turn:
             turn, self._turn = self._turn, {}
             for receivers, operations in turn.items():
-                self._dispatch(operations, receivers, {}, counts=False)
+                self._dispatch(operations, receivers, {})
         self.take_early()
         for sender, sequences in self._acks.items():
             self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
@@ -114,28 +114,33 @@ class Replication(Rule):
         self._early.take(self.core, self._demanded, self.on_replicate)
 
     def _dispatch(
-        self, operations: list[Shipped], to: Receivers, acked: dict[NodeId, None], *, counts: bool, large: bool = False
+        self,
+        operations: list[Shipped],
+        to: Receivers,
+        acked: dict[NodeId, None],
+        counts: bool = False,
+        large: bool = False,
+        later: bool = False,
     ) -> None:
         core = self.core
         self._sequence += 1
         batch = Batch(self._sequence, operations, to, acked)
         targets = (*batch.waiting, *batch.lagging)
-        batch.being_worked_out = large
+        batch.counts, batch.being_worked_out = counts, large
         if targets or large:
             self._batches[batch.sequence] = batch
         if targets:
-            self._say(targets, batch)
-            batch.since, batch.patience = core.attentive, core.settings.retransmit_ms * MS
-            batch.due = core.now + batch.patience
+            batch.since, batch.patience, batch.due = core.attentive, core.settings.retransmit_ms * MS, core.now
+            if not later:
+                self._say(targets, batch)
+                batch.due += batch.patience
             self.alarm.by(batch.due)
             if batch.lagging:
                 self._note_lagging(batch)
                 self._count_backlog(batch)
-        if counts:
-            batch.counts = True
-        elif large:
+        if large:
             core.in_pieces(self._work_out(batch))
-        elif not batch.waiting:
+        elif not (counts or batch.waiting):
             self._count(batch)
         if batch.counts and not (batch.waiting or batch.lagging):
             self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
@@ -296,12 +301,8 @@ class Replication(Rule):
         core.work += len(everywhere)
         for operation in everywhere:
             operation.counted()
-        for (receivers, acked_by, counts), operations in regrouped.items():
-            large = [] if counts else [o for o in operations if self._large_in(o.records)]
-            for piece in pieces_of([o for o in operations if o not in large] if large else operations):
-                self._dispatch(piece, receivers, dict.fromkeys(acked_by), counts=counts)
-            for operation in large:
-                self._dispatch([operation], receivers, dict.fromkeys(acked_by), counts=False, large=True)
+        for piece in pieces_again(regrouped, self._large_in):
+            self._dispatch(*piece)
 
     # Copies.
 
@@ -426,12 +427,13 @@ class Replication(Rule):
         return taken
 
     def tick(self) -> None:
-        """Send again what was not answered."""
-        core = self.core
+        """Send again what was not answered, and send what a map left to be; of that some in any turn."""
+        core, began = self.core, False
         self.alarm.off()
         for batch in [b for b in self._batches.values() if b.waiting or b.lagging]:  # the others are being worked out
-            if core.now >= batch.due and core.work < WORK_MAX:
-                core.work += len(batch.records)
+            if core.now >= batch.due and (core.work < WORK_MAX or not (batch.said or began)):
+                began = True
+                core.work += len(batch.records) + size_of(batch.records) // BYTES_OF_WORK
                 batch.patience = patience_of(batch, core, self._answered, len(self._batches))
                 self._say((*batch.waiting, *batch.lagging), batch)
                 batch.due = core.now + batch.patience

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rebalance.ports import Shipped
 from wal import records as r
@@ -11,18 +11,18 @@ BATCH_BYTES_MAX = 16 << 20
 """Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
 
 
-def pieces_of(operations: list[Shipped]) -> list[list[Shipped]]:
-    """Operations of many turns, in batches that are as large as one turn's may be."""
-    pieces: list[list[Shipped]] = []
-    left = 0
+def pieces_of(operations: list[Shipped]) -> Iterator[tuple[list[Shipped], int]]:
+    """Operations of many turns, in batches that are as large as one turn's may be; each with its size."""
+    piece, total = list[Shipped](), 0
     for operation in operations:
         size = size_of(operation.records)
-        if not pieces or size > left:
-            pieces.append([])
-            left = BATCH_BYTES_MAX
-        pieces[-1].append(operation)
-        left -= size
-    return pieces
+        if piece and total + size > BATCH_BYTES_MAX:
+            yield piece, total
+            piece, total = [], 0
+        piece.append(operation)
+        total += size
+    if piece:
+        yield piece, total
 
 
 def size_of(records: Sequence[r.Record]) -> int:

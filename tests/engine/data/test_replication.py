@@ -200,7 +200,15 @@ def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together()
     primary.sent()
     primary.replication.switch(NewMap([], [], []))
     batches = [batch for _, batch in primary.sent()]
+    assert [len(batch.records) for batch in batches] == [2], "that is enough for a turn"
+    while len(batches) < 4:
+        primary.core.work = WORK_MAX  # what came is as much as it may do
+        assert primary.replication.wake_at <= primary.core.now, "the others are to leave at once"
+        primary.replication.tick()
+        ((_, batch),) = primary.sent()
+        batches.append(batch)
     assert [len(batch.records) for batch in batches] == [2, 2, 2, 1]
+    assert len(primary.replication.open_records()) == len(operations), "all of them are known, sent or not"
     for batch in batches:
         primary.answer("n2", batch)
     assert all(operation.counts for operation in operations)
