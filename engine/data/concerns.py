@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
+from rebalance.ports import BYTES_OF_WORK
 from rebalance.promotion import EPOCH_WORK
 from wal import records as r
 
@@ -28,7 +29,12 @@ def work_of(record: r.Record) -> int:
     kind = type(record)
     if kind is r.Prepare or kind is r.Update or kind is r.History:
         writes = record.writes  # type: ignore[union-attr]  # of all three
-        keys = len(writes[0].keys) if len(writes) == 1 else sum(len(write.keys) for write in writes)
+        if len(writes) == 1 and len(values := writes[0].values) == 1:  # how it nearly always is
+            return 2 + len(values[0] or b"") // BYTES_OF_WORK
+        keys = sum(len(write.keys) for write in writes)
+        if keys <= LARGE_KEYS:
+            size = sum(len(value) for write in writes for value in write.values if value is not None)
+            return 2 + keys // KEYS_OF_WORK + size // BYTES_OF_WORK
     elif kind is r.Outcome:
         ranges = record.ranges  # type: ignore[union-attr]
         keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)
@@ -39,7 +45,7 @@ def work_of(record: r.Record) -> int:
     else:
         return 2
     if keys < KEYS_OF_WORK:
-        return 2  # how it nearly always is
+        return 2
     return 2 + min(keys, LARGE_KEYS) // KEYS_OF_WORK  # what is larger is worked out in pieces, which say so themselves
 
 

@@ -19,7 +19,7 @@ from engine.turn.core import Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, WORK_MAX, Operation
+from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Operation
 from rebalance.promotion import EPOCH_WORK
 from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
@@ -387,5 +387,9 @@ def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
     for record in (r.Update(halves), r.Prepare(TX, 0, 1, halves, [], [0], 0), ended):
         assert work_of(record) == 2 + 200 // KEYS_OF_WORK
     assert work_of(r.NoOp(0, 1, [])) == 2
+    large: list[list[bytes | None]] = [[bytes(16 << 20)], [bytes(8 << 20), None, bytes(8 << 20)]]
+    for values in large:
+        prepare = r.Prepare(TX, 0, 1, [r.Write("acc", 0, 1, 0, [b"k"] * len(values), values)], [], [0], 0)
+        assert work_of(prepare) == 2 + (16 << 20) // BYTES_OF_WORK, "it is logged, and is more than a turn has room for"
     assert work_of(r.Stable(0, 1, [(f"n{number}", 1) for number in range(256)])) == 2 + 256
     assert work_of(r.EpochStart(0, 2, [(f"n{number}", 1) for number in range(256)])) == 2 + 256 * EPOCH_WORK

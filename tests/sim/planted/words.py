@@ -37,9 +37,15 @@ def reply_before_the_copies_answer(machine: Machine) -> None:
     replication = machine.node.replication
 
     def dispatch(
-        original: Callable[..., None], operations: list[Any], to: Any, acked: Any, *, counts: bool, **options: bool
+        original: Callable[..., None],
+        operations: list[Any],
+        to: Any,
+        acked: Any,
+        counts: bool = False,
+        *more: Any,
+        **how: Any,
     ) -> None:
-        original(operations, to, acked, counts=True, **options)
+        original(operations, to, acked, True, *more, **how)
         if not counts:
             for operation in operations:
                 operation.counted()
