@@ -2,11 +2,11 @@
 their rows are not what they should be, although their counters say that nothing is missing.
 
 Nothing is emptied before it is sure that nobody relies on it. Heartbeats tell the coordinator, which takes the copy out by
-a light step (`rebalance.steps`); where it is a primary's, by a full exchange, which a word in this node's single map tells.
-Where other in-sync copies are left, the next map calls this one MOVING (its primary is another node then), and only now is
-the fragment cleared, in the log, and demanded like any other. Where its rows are what it wrote, and most of them right,
-they are kept: they count for nothing, and those that differ come (`docs/differential.md`). A node that ends before that has
-forgotten the order, and one that ends later knows it by its log.
+a light step (`rebalance.steps`); where it is a primary's, what it leads moves before. A word in this node's single map
+tells a full exchange. Where other in-sync copies are left, a map calls this one MOVING, and only now is the fragment
+cleared, in the log, and demanded like any other. Where its rows are what it wrote, and most of them right, they are kept:
+they count for nothing, and those that differ come (`docs/differential.md`). A node that ends before that has forgotten the
+order, and one that ends later knows it by its log.
 """
 
 from __future__ import annotations

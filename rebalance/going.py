@@ -33,7 +33,7 @@ def has_gone(topology: Topology, node: NodeId) -> bool:
 def may_go(old: Topology, nodes: Collection[NodeId]) -> bool:
     """Whether these can be noted to go: nothing waits for who is away, and the others have all that they lead.
 
-    What a partition of theirs needs to move by a step says `rebalance.steps.movable`; here it is that it can at all.
+    What a partition of theirs needs to move by a step says `rebalance.handing.movable`; here it is that it can at all.
     """
     if any(p.lost for p in old.placements) or any(old.aside.get(m.node, 0) > 0 for m in old.members):
         return False

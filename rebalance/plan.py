@@ -399,23 +399,25 @@ def placed_under_the_same(
     )
 
 
-def handed_over(old: Placement, ideal: Sequence[NodeId], leaves: Container[NodeId] = ()) -> Placement:
+def handed_over(
+    old: Placement, ideal: Sequence[NodeId], leaves: Container[NodeId] = (), doubted: Container[NodeId] = ()
+) -> Placement:
     """Where a partition is once the best of its in-sync copies is primary, in a new epoch; the copies are the same.
 
     By light steps alone a primary only ever moves to a better place, so that nobody is made primary twice under one fence.
-    Those who are about to go are the last: this changes only where a new fence begins.
+    Those who are about to go, and first of all those whose copies are wrong, are the last: this changes only where a new
+    fence begins.
     """
     ranks = {node: rank for rank, node in enumerate(ideal)}
 
-    def place(node: NodeId) -> tuple[bool, int]:
-        return node in leaves, ranks.get(node, len(ranks))
+    def place(node: NodeId) -> tuple[bool, bool, int]:
+        return node in doubted, node in leaves, ranks.get(node, len(ranks))
 
-    best = min(old.in_sync, key=place)
-    if place(best) >= place(old.owners[0]):
+    in_sync = tuple(sorted(old.in_sync, key=place))
+    if place(in_sync[0]) >= place(old.owners[0]):
         return old
-    others = sorted((n for n in old.owners if n != best), key=place)
-    owners = (best, *others)
-    return _changed(old, Placement(0, old.epoch + 1, owners, owners, asynchronous=old.asynchronous))
+    owners = (*in_sync, *(n for n in old.owners if n not in in_sync))
+    return _changed(old, Placement(0, old.epoch + 1, owners, in_sync, asynchronous=old.asynchronous))
 
 
 def _changed(old: Placement, new: Placement) -> Placement:

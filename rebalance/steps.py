@@ -5,8 +5,8 @@ comes (`rebalance.vouching`), so it is as true when the step is decided as it wa
 report anything, or to keep still. `docs/light-steps.md` argues that nothing acknowledged can be lost by it.
 
 A **handover step** moves primaries among copies that are all in sync. The new one serves when each of these has said that
-it goes by the step (`rebalance.promotion`), the old one among them: only its own partition stops, and for no longer.
-`docs/handover.md` argues it.
+it goes by the step (`rebalance.promotion`), the old one among them: only its own partition stops, and for no longer. It
+moves to a better place, or, off a copy that is wrong, to a worse one (`rebalance.handing`). `docs/handover.md` argues it.
 
 A node that **joins** by a step leads nothing and is relied on for nothing: it has no copy, or is to make one. What the
 operator has said of namespaces and of migrations concerns no copy at all. A node that **goes** is noted first, leads
@@ -26,11 +26,12 @@ import msgspec
 from rebalance import baselines, going
 from rebalance.adding import Added, adding, may_be_added, placements_of
 from rebalance.affinity import Affinity, assign
-from rebalance.ideal import ideal_of, places_of
+from rebalance.handing import NONE_DOUBTED, PARTITIONS_AT_ONCE, movable
+from rebalance.ideal import places_of
 from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
-from rebalance.plan import handed_over, placed_under_the_same
+from rebalance.plan import placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Candidate, Group, Member, Placement, Topology, decode, encode, hash_of, node_of
 from wal.ids import Namespace, NodeId, Number, Version
 from wal.records import Claim
@@ -39,8 +40,6 @@ Vouched = Mapping[int, Mapping[NodeId, NodeId]]
 """Partition -> MOVING copy -> the primary who vouches for it."""
 
 
-PARTITIONS_AT_ONCE = 2_500
-"""So many partitions a step changes at most, so that no turn plans or takes very many."""
 BEGUN_OF_WORK = 8
 """So many partitions that come into the map are as much work as one that is placed elsewhere."""
 NOTHING_SAID: Mapping[Namespace, NamespaceSettings] = {}
@@ -51,7 +50,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `joins` are members that it lists beside those of before. `namespaces` and `migrations` are what it says of them, if it
     says anything else than the map before. `goes` are members that it notes to go, `gone` those that it lists no more.
-    `groups` come into the map, behind those that are there.
+    `groups` come into the map, behind those that are there. `worse`: primaries move to worse places, off wrong copies.
     """
 
     after: Version
@@ -65,6 +64,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     gone: list[NodeId] = msgspec.field(default_factory=list)
     baseline: list[NodeId] = msgspec.field(default_factory=list)
     groups: list[Added] = msgspec.field(default_factory=list)
+    worse: bool = False
 
     @property
     def version(self) -> Version:
@@ -224,38 +224,15 @@ def handover_step(
     affinity: Affinity = assign,
     *,
     most: int = PARTITIONS_AT_ONCE,
+    doubted: Mapping[int, Sequence[NodeId]] = NONE_DOUBTED,
 ) -> Step | None:
-    """The step that moves the primaries of these partitions, or of the first ones, to where they belong; None if none of
-    them can be moved so."""
-    changed = movable(old, numbers, affinity, most=most)
+    """The step that moves the primaries of these partitions, or of the first ones, to where they belong, or to the best of
+    those that are not `doubted`; None if none of them can be moved so."""
+    changed = movable(old, numbers, affinity, most=most, doubted=doubted)
     if not changed:
         return None
     lives = {m.node: m.allocation for m in old.members}
-    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
-
-
-def movable(
-    old: Topology, numbers: Sequence[int], affinity: Affinity = assign, *, most: int = PARTITIONS_AT_ONCE
-) -> list[tuple[int, Placement]]:
-    """Those of these partitions whose primary can move by a step, and where they are then; the first ones.
-
-    All of their copies are in sync, on disks that the map knows, and of members that nobody set aside: so whoever has a
-    copy is asked before the new primary serves, and nothing is on its way that the old one alone knows of.
-    """
-    lives = {m.node: m.allocation for m in old.members}
-    steady = {n for n, disk in lives.items() if old.allocations.get(n) == disk and old.aside.get(n, 0) <= 0}
-    ideal, leaves = ideal_of(old, affinity), going.going(old)
-    found: list[tuple[int, Placement]] = []
-    for number in numbers:
-        placement = old.placements[number]
-        whole = not placement.lost and len(placement.owners) == len(placement.in_sync)
-        if whole and steady.issuperset(placement.owners):
-            placed = handed_over(placement, ideal[number], leaves)
-            if placed != placement:
-                found.append((number, placed))
-                if len(found) == most:
-                    break
-    return found
+    return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives), worse=bool(doubted))
 
 
 def _raised(
@@ -282,7 +259,7 @@ def fits(old: Topology, map_hash: int, step: Step) -> bool:
         and going.fits(old, step.placements, step.goes, step.gone)
         and all(
             number < len(old.placements)
-            and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed))
+            and (_stays(old.placements[number], placed) or _moves(old.placements[number], placed, worse=step.worse))
             for number, placed in step.placements
         )
         and [m.order for m in step.joins] == list(range(old.next_order, old.next_order + len(step.joins)))
@@ -297,7 +274,7 @@ def _is_in(groups: int, said: NamespaceSettings) -> bool:
 
 
 def _only_rebases(step: Step) -> bool:
-    said = step.placements, step.joins, step.namespaces, step.goes, step.gone, step.groups
+    said = step.placements, step.joins, step.namespaces, step.goes, step.gone, step.groups, step.worse
     return not any(said) and step.migrations is None
 
 
@@ -325,10 +302,11 @@ def _stays(old: Placement, new: Placement) -> bool:
     return not new.lost and (new.primary, new.epoch) == (old.primary, old.epoch)
 
 
-def _moves(old: Placement, new: Placement) -> bool:
-    """Whether another of its copies is primary, in the next epoch, and nothing else is different; all are in sync."""
-    copies = sorted(old.owners)
-    same = copies == sorted(old.in_sync) == sorted(new.owners) == sorted(new.in_sync)
+def _moves(old: Placement, new: Placement, *, worse: bool) -> bool:
+    """Whether another of its copies is primary, in the next epoch, and nothing else is different; all are in sync, unless a
+    fence begins."""
+    same = sorted(old.owners) == sorted(new.owners) and sorted(old.in_sync) == sorted(new.in_sync)
+    same = same and (worse or len(old.owners) == len(old.in_sync))
     same = same and old.asynchronous == new.asynchronous
     return same and not old.lost and not new.lost and new.primary != old.primary and new.epoch == old.epoch + 1
 
@@ -364,7 +342,7 @@ def stepped(old: Topology, step: Step) -> Topology:
 def _begins_a_fence(old: Topology, step: Step) -> bool:
     """Whether places become worse than they were, keys are elsewhere, a copy that stays is in sync no more, or a name is
     that of another life than under the fence before."""
-    if step.goes or step.baseline or step.groups or places_anew(old.namespaces, step.namespaces):
+    if step.goes or step.baseline or step.groups or step.worse or places_anew(old.namespaces, step.namespaces):
         return True
     if any(_takes_out(old.placements[number], placed) for number, placed in step.placements):
         return True

@@ -18,7 +18,7 @@ a while, as it is decided; and where no step comes the primary goes on by itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never, get_args
 
 from engine.cluster.exchange import Exchange
@@ -26,6 +26,7 @@ from engine.cluster.steps import Steps
 from engine.messages import Drained, HandOver
 from engine.messages.cluster import ToHandovers
 from engine.turn.core import Core
+from rebalance.handing import NONE_DOUBTED
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.steps import handover_step
@@ -88,8 +89,9 @@ class Handovers(Rule):
 
     # Coordinator.
 
-    def take(self, wanted: Sequence[int]) -> bool:
-        """Have the primaries of these partitions moved by a step; whether one is under way, or begins now."""
+    def take(self, wanted: Sequence[int], doubted: Mapping[int, Sequence[NodeId]] = NONE_DOUBTED) -> bool:
+        """Have the primaries of these partitions moved by a step, to none of the copies that are `doubted`; whether one is
+        under way, or begins now."""
         core, exchange = self.core, self.exchange
         if exchange.standing is None or not exchange.all_hand_over or not core.affinity_known or not wanted:
             return False
@@ -98,7 +100,7 @@ class Handovers(Rule):
         topology = core.topology
         assert topology is not None
         sure, most = self.steps.sure(), max(HANDED_OVER_LEAST, len(topology.placements) // HANDED_OVER_OF_ALL)
-        step = handover_step(topology, core.map_hash, wanted, sure, core.affinity, most=most)
+        step = handover_step(topology, core.map_hash, wanted, sure, core.affinity, most=most, doubted=doubted)
         if step is None:
             return False
         by_primary: dict[NodeId, list[int]] = {}

@@ -31,9 +31,9 @@ from engine.turn.core import Core
 from engine.turn.events import Connect, PeerSeen
 from rebalance.anew import Anew
 from rebalance.going import going
+from rebalance.handing import PARTITIONS_AT_ONCE
 from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
-from rebalance.steps import PARTITIONS_AT_ONCE
 from rebalance.supplier import SupplySide
 from rebalance.table import BACK_OFF_MS, Candidate, Member, split_from
 from wal.ids import NO_VERSION, NodeId
@@ -174,8 +174,8 @@ class Membership(Rule):
             if not is_member(topology, joiner):
                 self.pace.note_late(joiner)
         self._invited = []
-        if self.joining.asks_in() or going(topology):
-            self._next_heartbeat = core.now  # to ask with the map that came
+        if self.joining.asks_in() or going(topology) or self.anew.wanted:
+            self._next_heartbeat = core.now  # to ask with the map that came, or to say that a copy is wrong by it, too
         self._expect(topology.members)
         core.beat(core.peers(), self._heartbeat())
 

@@ -17,6 +17,7 @@ from engine.cluster.steps import Steps
 from engine.turn.core import Core
 from rebalance.baselines import may_be
 from rebalance.going import going, led_by, may_go
+from rebalance.handing import all_may_leave
 from rebalance.migrations import Paused
 from rebalance.moves import Better, finding_better
 from rebalance.namespaces import places_anew
@@ -55,7 +56,7 @@ class Reasons:
         self.serves: dict[NodeId, Version] = {}  # by which map each member said last that it serves all that it leads
         self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
         self.fences: dict[NodeId, int] = {}  # the same of those of another baseline or places, or that take a copy out
-        self.amends: dict[NodeId, int] = {}  # and of those that bring a group
+        self.amends: dict[NodeId, int] = {}  # and of those that bring a group, or by which a primary leaves a wrong copy
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
         self._ready: list[int] = []  # of these, the primaries that can move at once
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
@@ -131,7 +132,7 @@ class Reasons:
         return self._all_know(topology, self.fences)
 
     def all_amend(self, topology: Topology) -> bool:
-        """Whether all members know of steps that bring a group."""
+        """Whether all members know of steps that bring a group, or by which a primary leaves a copy that is wrong."""
         return self._all_know(topology, self.amends)
 
     def _all_know(self, topology: Topology, said: Mapping[NodeId, int]) -> bool:
@@ -139,18 +140,19 @@ class Reasons:
         return all(m.node == self._core.node or said.get(m.node) == m.incarnation for m in topology.members)
 
     def _doubted(self, topology: Topology) -> dict[int, list[NodeId]]:
-        """The copies that a step is to take out, by partition; none, where that takes more than a step."""
+        """The copies that steps are to take out, by partition; none, where that takes more than steps."""
         found: dict[int, list[NodeId]] = {}
         for node, numbers in self.emptied.items():
             if not numbers:
                 return {}
             for number in numbers:
                 placement = topology.placements[number] if number < len(topology.placements) else None
-                if placement is None or placement.lost or node == placement.owners[0]:
+                if placement is None or placement.lost:
                     return {}
                 if node in placement.in_sync:
                     found.setdefault(number, []).append(node)
-        return found
+        led = any(topology.placements[number].owners[0] in nodes for number, nodes in found.items())
+        return found if not led or (self.all_amend(topology) and all_may_leave(topology, found)) else {}
 
     def all_serve(self, topology: Topology) -> bool:
         """Whether all who lead anything have said under this very map that they serve it."""

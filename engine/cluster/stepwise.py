@@ -1,12 +1,12 @@
 """What the coordinator has light steps carry out, and in which order.
 
-Another baseline comes first, then copies that are wrong go out, then who is stopped in good order goes; all else is one
-step, if it is one at all (`engine.cluster.steps`). What cannot be done so is left to a full exchange.
+Another baseline comes first, then what copies lead that are wrong moves, and they go out, then who is stopped in good order
+goes; all else is one step, if it is one at all (`engine.cluster.steps`). What cannot be done so is left to a full exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.cluster.attempt import Intent
 from engine.cluster.exchange import Exchange
@@ -43,7 +43,7 @@ class Stepwise:
             if intent.baseline is not None:
                 steps.rebase(intent.baseline)
             elif self.reasons.all_serve(topology):
-                steps.take_out(intent.doubted)
+                return self._take_out(topology, intent.doubted)
             else:
                 probe("stepwise.nobody_is_taken_out_while_anybody_promotes")
         return True
@@ -54,6 +54,13 @@ class Stepwise:
         ordered = intent.leaving or intent.baseline is not None or intent.namespaces or intent.doubted
         known = self.reasons.all_let_go(topology) and may_join(topology, intent.joins)
         return bool(going_on or ordered) and known and self.steps.ballot.stand()
+
+    def _take_out(self, topology: Topology, doubted: Mapping[int, Sequence[NodeId]]) -> bool:
+        """Have what primaries lead whose copies are wrong moved, and then all that are wrong be in sync no more."""
+        if led := [n for n, wrong in doubted.items() if topology.placements[n].owners[0] in wrong]:
+            return not self.steps.core.affinity_known or self.handovers.take(led, doubted)
+        self.steps.take_out(doubted)
+        return True
 
     def _let_go(self, topology: Topology, leaving: Sequence[NodeId]) -> bool:
         """Note that they go, have their primaries moved, then their copies gone, and last of all them."""

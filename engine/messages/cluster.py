@@ -30,7 +30,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     do not serve yet. `groups`: I know of namespaces that are in partitions of their own. `lets_go`: and of light steps by
     which somebody goes, and of ballots that stand without an exchange. `fences`: and of those that bring another baseline
     or other places of keys, or take a copy out. `anew`: partitions of which my copy is in sync by the map, and is to be
-    taken anew; some of them, if that is all that is not whole here. `amends`: I know of light steps that bring a group.
+    taken anew; some of them, if that is all that is not whole here. `amends`: I know of light steps that bring a group,
+    or by which a primary leaves a copy that is wrong.
     """
 
     version: Version

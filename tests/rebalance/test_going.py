@@ -8,12 +8,12 @@ from itertools import product
 import msgspec
 
 from rebalance.going import all_stay, going, has_gone, led_by, may_go, never_gone
+from rebalance.handing import PARTITIONS_AT_ONCE
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
 from rebalance.moves import better_of
 from rebalance.plan import Change, first_topology, next_topology
 from rebalance.steps import (
-    PARTITIONS_AT_ONCE,
     Step,
     fits,
     handover_step,

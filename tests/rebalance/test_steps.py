@@ -8,6 +8,7 @@ from itertools import combinations, permutations
 import msgspec
 
 from rebalance.coming import STEPS, moving_in, worth_a_step
+from rebalance.handing import PARTITIONS_AT_ONCE, all_may_leave
 from rebalance.lives import Life
 from rebalance.messages import SingleMap
 from rebalance.migrations import Migrations, Paused
@@ -15,7 +16,8 @@ from rebalance.moves import better_of
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change, first_topology, next_topology
 from rebalance.steps import (
-    PARTITIONS_AT_ONCE,
+    decode_step,
+    encode_step,
     fits,
     handover_step,
     light_step,
@@ -273,6 +275,42 @@ def test_nothing_is_handed_over_by_a_step_to_or_from_whom_it_cannot_count_on() -
     assert handover_step(msgspec.structs.replace(old, members=old.members[1:]), 7, [0], (), _ideal) is None
     another = dict(old.allocations) | {"n2": "another disk"}
     assert handover_step(msgspec.structs.replace(old, allocations=another), 7, [0], (), _ideal) is None
+
+
+def test_a_primary_leaves_a_wrong_copy_for_the_best_that_is_right_and_begins_a_fence() -> None:
+    """Each placement of one partition among four members, and any of its copies wrong: loading ones stay what they are."""
+    ways = [(owners, whole) for owners, whole, others in _tables() if not others]
+    for wrong in _subsets(MEMBERS):
+        old = _placed(*ways)
+        doubted = {number: [n for n in wrong if n in p.in_sync] for number, p in enumerate(old.placements)}
+        led = [number for number, p in enumerate(old.placements) if p.owners[0] in doubted[number]]
+        step = handover_step(old, 7, led, (), _ideal, doubted=doubted)
+        free = [number for number in led if len(doubted[number]) < len(old.placements[number].in_sync)]
+        assert [number for number, _ in (step.placements if step is not None else ())] == free
+        if step is None:
+            continue
+        assert all_may_leave(old, {number: doubted[number] for number in free})
+        assert free == led or not all_may_leave(old, doubted)
+        assert fits(old, 7, decode_step(encode_step(step)))
+        new = stepped(old, step)
+        new.check()
+        assert new.fence == new.version, "places are worse"
+        for number, moved in step.placements:
+            before = old.placements[number]
+            right = [n for n in before.in_sync if n not in wrong]
+            assert (moved.primary, moved.epoch) == (min(right, key=MEMBERS.index), before.epoch + 1)
+            assert sorted(moved.in_sync) == sorted(before.in_sync), "the word of who led is needed"
+            assert sorted(moved.owners) == sorted(before.owners)
+
+
+def test_a_full_exchange_weighs_who_is_waited_for_where_a_wrong_primary_is_beside_a_slow_copy() -> None:
+    old, doubted = _placed((("n1", "n2", "n3"), 3), (("n1", "n2", "n3"), 2)), {0: ["n1"], 1: ["n1"]}
+    assert all_may_leave(old, doubted)
+    assert all_may_leave(old, {0: ["n2", "n3"], 1: ["n2"]}), "a primary that is right stays where it is"
+    assert not all_may_leave(msgspec.structs.replace(old, aside={"n2": 1}), doubted)
+    assert not all_may_leave(msgspec.structs.replace(old, allocations=old.allocations | {"n2": "another"}), doubted)
+    lost = tuple(msgspec.structs.replace(p, lost=True) for p in old.placements)
+    assert not all_may_leave(msgspec.structs.replace(old, placements=lost), doubted)
 
 
 def test_a_step_that_does_more_than_a_step_may_does_not_fit() -> None:

@@ -197,12 +197,43 @@ def test_a_copy_that_is_wrong_goes_out_by_a_step_only_where_all_members_know_of_
         stage.curtain()
 
 
-def test_a_primary_whose_copy_is_wrong_takes_a_full_exchange() -> None:
+@pytest.mark.parametrize("name", OLDER, ids=IDS)
+def test_a_primary_whose_copy_is_wrong_moves_by_a_step_only_where_all_members_know_of_them(name: str) -> None:
+    """What it leads goes to the best copy that is right, and comes back when its own is whole; nothing else stops."""
+    with Stage(older(name, "amends")) as stage:
+        stage.put(key(0), b"first")
+        stage.put(key(1), b"first")
+        stage.wait(1_000)
+        before = [stopped(stage, at) for at in ("n1", "n2", "n3")]
+        wrong = stage["n1"].node
+        assert wrong is not None
+        order(stage, "refetch", at="n1", fragments=[f"{NAMESPACE}/0"])
+        stage.until(lambda: stage.primary(0, "n2"), "another one leads", look_every=MS // 20)
+        stage.put(key(1), b"second")
+        stage.until(lambda: wrong.core.local[0].role is Role.MOVING, "it is out", look_every=MS // 20)
+        stage.until(lambda: stage.primary(0, "n1"), "it is whole again")
+        assert ([stopped(stage, at) for at in ("n1", "n2", "n3")] > before) == bool(name)
+        assert stage.get(key(0)) == b"first"
+        stage.curtain()
+
+
+def test_a_wrong_primary_does_not_wait_for_a_copy_that_loads() -> None:
+    """n3 has to load, and hears nothing of it: what n1 leads moves to n2 meanwhile, which supplies both."""
     with Stage(None) as stage:
         stage.put(key(0), b"first")
         stage.wait(1_000)
+        third = stage["n3"].node
+        assert third is not None
+        unsupplied = stage.lose("supply", "n1", "n3")
+        order(stage, "refetch", at="n3", fragments=[f"{NAMESPACE}/0"])
+        stage.until(lambda: third.core.local[0].role is Role.MOVING, "n3 loads", look_every=MS // 20)
+        before = stopped(stage, "n2")
         order(stage, "refetch", at="n1", fragments=[f"{NAMESPACE}/0"])
-        stage.until(lambda: stage.primary(0, "n2"), "another one leads")
-        assert stopped(stage, "n3")
-        stage.until(lambda: stage.primary(0, "n1"), "it is whole again")
+        stage.until(lambda: stage.primary(0, "n2"), "n2 leads")
+        stage.until(lambda: third.core.local[0].in_sync, "n3 is whole")
+        stage.until(lambda: stage.primary(0, "n1"), "n1 is, too")
+        assert unsupplied.caught
+        assert stopped(stage, "n2") == before
+        stage.end(unsupplied)
+        assert stage.get(key(0)) == b"first"
         stage.curtain()

@@ -60,7 +60,7 @@ class Letter(NamedTuple):
 
 class Happening(NamedTuple):
     """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, note, let-go,
-    rebase, stand, wait, deliver or ask."""
+    rebase, stand, wait, deliver or ask. `worse`: a primary moves off a copy that is wrong."""
 
     what: str
     node: NodeId
@@ -68,6 +68,7 @@ class Happening(NamedTuple):
     names: tuple[NodeId, ...] = ()
     ms: int = 0
     request: bytes = b""  # a request is not hashable
+    worse: bool = False
 
     @property
     def is_life(self) -> bool:
@@ -137,7 +138,7 @@ class _Running:
                 if happening.what == "move":
                     owners = (*placement.owners[1:], placement.owners[0])
                     changed = Placement(changed.version, placement.epoch + 1, owners, owners)
-                step = steps.Step(old.version, node.core.map_hash, [(0, changed)], list(old.claims))
+                step = steps.Step(old.version, node.core.map_hash, [(0, changed)], list(old.claims), worse=happening.worse)
                 self._lead(node, lambda: node.steps.begin(step))
             case "join":
                 assert node is not None
@@ -326,7 +327,8 @@ def told(happening: Happening) -> str:
         case "step":
             return f"{happening.node} proposes a light step"
         case "move":
-            return f"{happening.node} proposes a step that moves the primary"
+            whence = " off a copy that is wrong" if happening.worse else ""
+            return f"{happening.node} proposes a step that moves the primary{whence}"
         case "join":
             return f"{happening.node} proposes a step by which {' joins on '.join(happening.names)}"
         case "stand":

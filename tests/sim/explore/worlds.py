@@ -372,23 +372,38 @@ def _nothing_is_lost(facts: frozenset[Fact]) -> str:
 LED_WITH = 1
 """So many updates there are when the world begins."""
 
-HANDOVER = SmallWorld(
+
+def _moving(name: str, what: str, *, worse: bool) -> SmallWorld:
+    return SmallWorld(
+        name,
+        what,
+        THREE,
+        _led_by_n1_with_rows,
+        (
+            Might(Happening("move", "n1", worse=worse)),
+            Might(ask("n1", _put(AT_THE_OLD))),
+            Might(ask("n2", _put(AT_THE_NEW))),
+            Might(ask("n1", Get(READ, "acc", [b"k%d" % AT_THE_NEW])), seen=Fact("told", AT_THE_NEW, True)),
+            Might(_begin("n3", "n2", "n3"), 3),
+        ),
+        _told_of_rows,
+        _nothing_is_lost,
+        depth=40,
+        settings=ONE_BACKUP,
+        apart=APART,
+    )
+
+
+HANDOVER = _moving(
     "handover",
     "a step of n1 moves its partition to n2, clients write at both, and n3, which heard of nothing, may begin with n2",
-    THREE,
-    _led_by_n1_with_rows,
-    (
-        Might(Happening("move", "n1")),
-        Might(ask("n1", _put(AT_THE_OLD))),
-        Might(ask("n2", _put(AT_THE_NEW))),
-        Might(ask("n1", Get(READ, "acc", [b"k%d" % AT_THE_NEW])), seen=Fact("told", AT_THE_NEW, True)),
-        Might(_begin("n3", "n2", "n3"), 3),
-    ),
-    _told_of_rows,
-    _nothing_is_lost,
-    depth=40,
-    settings=ONE_BACKUP,
-    apart=APART,
+    worse=False,
+)
+
+WRONG_PRIMARY = _moving(
+    "wrong-primary",
+    "as handover, and the step begins a fence, because the copy is wrong that n1 has",
+    worse=True,
 )
 
 # A copy that catches up. The partition is n1's; n2 has lost its disk, is let in by a step, and is to have a copy; n3 votes.
@@ -501,6 +516,7 @@ _ALL = (
     LEAVE,
     BASELINE,
     HANDOVER,
+    WRONG_PRIMARY,
     TWO_COORDINATORS,
     LOST_DISK,
     COMMIT,

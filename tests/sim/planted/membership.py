@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.cluster import rescue
 from engine.messages import CopyReport, ResetLost
 from engine.node import machines
@@ -164,6 +166,34 @@ def one_goes_while_another_promotes(machine: Machine) -> None:
 def a_copy_is_taken_out_within_a_fence(machine: Machine) -> None:
     """A step takes a copy out that is wrong, and everybody takes it for one that changes nothing that was said before."""
     during(machine, machine.node, "turn", steps, "_takes_out", lambda *_: False)
+
+
+@MEMBERSHIP.fault(
+    "4",
+    harmless="""A primary that has left a wrong copy comes back when that is whole, which begins a fence twice. It may come
+    back at once only where nobody hears of the copy any more; then what is said of its partition has another epoch.""",
+)
+def a_primary_moves_to_a_worse_place_within_a_fence(machine: Machine) -> None:
+    """What a wrong copy leads moves to another, and everybody takes that for a primary which moves to where it belongs."""
+    original = steps._begins_a_fence
+
+    def begins(old: Topology, step: steps.Step) -> bool:
+        return original(old, msgspec.structs.replace(step, worse=False))
+
+    during(machine, machine.node, "turn", steps, "_begins_a_fence", begins)
+
+
+@MEMBERSHIP.fault("4, 9")
+def an_order_is_over_when_its_copy_leads_no_more(machine: Machine) -> None:
+    """A copy that is to be taken anew takes the map by which another leads for the one by which nobody relies on it."""
+    assert machine.node is not None
+    anew = machine.node.anew
+
+    def switch(original: Callable[..., None], topology: Topology, still: bool) -> None:
+        anew.told()
+        original(topology, still)
+
+    around(machine.node.exchange, "_switch", switch)
 
 
 @MEMBERSHIP.fault("10")

@@ -11,11 +11,11 @@ from engine.data import writes
 from engine.data.dropping import Dropping
 from engine.data.expiry import row_of
 from engine.state.store import Entry
-from rebalance import plan as assignment
+from rebalance import adding
 from rebalance.namespaces import NOT_SAID
-from rebalance.table import Placement, Topology
+from rebalance.table import Topology
 from tests.sim.machine import Machine
-from tests.sim.planted.fault import Faults, around, during, replace, swapped
+from tests.sim.planted.fault import Faults, around, during, replace
 from wal import records as r
 from wal.ids import EXPIRIES, Fragment, NodeId
 
@@ -89,12 +89,7 @@ def a_group_begins_with_fewer_copies_than_it_asks_for(machine: Machine) -> None:
     def first_alone(copies: Sequence[NodeId], _: Mapping[NodeId, int]) -> list[NodeId]:
         return list(copies[:1])
 
-    def fewer(original: Callable[..., Placement], plan: Any, number: int) -> Placement:
-        with swapped(assignment, "fast", first_alone):
-            return original(plan, number)
-
-    right = assignment._Next._new
-    during(machine, machine.node.exchange, "_try_propose", assignment._Next, "_new", lambda plan, n: fewer(right, plan, n))
+    during(machine, machine.node.steps, "take", adding, "fast", first_alone)
 
 
 @NAMESPACES.fault("1")
