@@ -89,7 +89,7 @@ def a_group_begins_with_fewer_copies_than_it_asks_for(machine: Machine) -> None:
     def first_alone(copies: Sequence[NodeId], _: Mapping[NodeId, int]) -> list[NodeId]:
         return list(copies[:1])
 
-    during(machine, machine.node.steps, "take", adding, "fast", first_alone)
+    during(machine, machine.node, "turn", adding, "fast", first_alone)
 
 
 @NAMESPACES.fault("1")
