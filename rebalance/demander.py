@@ -244,8 +244,8 @@ class Demander(Rule):
             if transfer.partition in session.partitions:
                 self._prepare_for(session, transfer)
         open_there: dict[int, dict[TxId, None]] = {}
-        for prepare in batch.prepares:
-            open_there.setdefault(prepare.partition, {})[prepare.tx] = None
+        for number, tx in batch.prepared:
+            open_there.setdefault(number, {})[tx] = None
         for partition, epoch in batch.epochs:
             session.awaited.pop(partition, None)
             if partition in session.partitions:

@@ -212,8 +212,9 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
 
     The first brings the epochs and the transfers; `later` partitions are for another session, because enough go in full in
     this one. `done` fragments are complete, `missed` ones need another kind. `survey`: what do the rows of these fragments
-    add up to? Their partitions are among the later ones. What is `differing` comes in the next batches. Batch 0 brings
-    nothing: it says that the supplier is there, and waits for its limit.
+    add up to? Their partitions are among the later ones. What is `differing` comes in the next batches, and so does what is
+    `open`: prepared, and too much for one. Batch 0 brings nothing: it says that the supplier is there, and waits for its
+    limit.
     """
 
     version: Version
@@ -231,6 +232,12 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     last: bool = False
     survey: list[tuple[Namespace, Number]] = []
     differing: list[Differing] = []
+    open: list[tuple[Number, TxId]] = []
+
+    @property
+    def prepared(self) -> list[tuple[int, TxId]]:
+        """What is prepared in the partitions of this batch, which brings it or says that it comes."""
+        return [*((prepare.partition, prepare.tx) for prepare in self.prepares), *self.open]
 
     @property
     def work(self) -> int:

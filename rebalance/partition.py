@@ -151,5 +151,9 @@ class PartitionState:
     @property
     def prepared_bytes(self) -> int:
         """About how many bytes what is prepared here writes."""
-        writes = [write for prepare in self.prepared.values() for write in prepare.writes]
-        return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in writes)
+        return sum(map(bytes_prepared, self.prepared.values()))
+
+
+def bytes_prepared(prepare: r.Prepare) -> int:
+    """About how many bytes it writes."""
+    return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in prepare.writes)

@@ -20,15 +20,14 @@ from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
 
-from msgspec import structs
-
+from rebalance.issuing import issue_prepared, prepare_in, write_in
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import rows_as_they_are, work_of_prepared
 from rebalance.table import Placement
-from rebalance.tails import can_be, emptied, lacked_by, lags, newest_first
+from rebalance.tails import TAIL_BYTES_MAX, can_be, emptied, lacked_by, lags, newest_first, prepared_for
 from rebalance.telling import tail_of
 from wal import records as r
 from wal.counters import CounterError, PartitionCounter
@@ -196,6 +195,7 @@ class Promotion(Rule):
             return
         answers: list[CopyTail] = []
         early: list[CopyTail] = []
+        room = TAIL_BYTES_MAX
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
             local = core.local[theirs.partition] if theirs.partition < len(core.local) else None
@@ -208,13 +208,12 @@ class Promotion(Rule):
             if emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
             mine = self._tail_of(theirs.partition)
-            newer = state.epoch > theirs.epoch
             try:
                 writes = lacked_by(theirs, state)
             except (CounterError, ValueError) as nonsense:
                 core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
                 continue
-            prepares = [p for tx, p in state.prepared.items() if newer or tx not in theirs.prepared]
+            prepares, room = prepared_for(theirs, state, room, core.settings.supply_batch_bytes)
             answers.append(
                 CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
             )
@@ -284,18 +283,24 @@ class Promotion(Rule):
             return  # the next map lists it as a copy that must catch up, and another leads
         if not answers:
             self._keep_as_it_is(number)
-        again = [_issued_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()]
+        again = [write_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()]
 
         def begin() -> None:
-            if self._beginning.get(number) is again:  # else another map came
+            if wanted():  # else another map came
                 del self._beginning[number]
                 self._begin(number, answers, lowest, again)
 
+        def issued() -> None:
+            if core.works_out(again, begin, again=True):
+                probe("promotion.works_out_what_it_issues_again")
+            else:
+                begin()
+
+        def wanted() -> bool:
+            return self._beginning.get(number) is again
+
         self._beginning[number] = again
-        if core.works_out(again, begin, again=True):
-            probe("promotion.works_out_what_it_issues_again")
-        else:
-            begin()
+        issue_prepared(core, self._replication, local, wanted=wanted, then=issued)
 
     def _begin(self, number: int, answers: dict[NodeId, CopyTail], lowest: int, again: list[r.Write]) -> None:
         """Begin the epoch: all of it is one batch, and this copy takes it first."""
@@ -404,14 +409,9 @@ def _begin(local: LocalPartition, state: PartitionState, again: list[r.Write]) -
         records.append(r.NoOp(number, epoch, gaps))
     for prepare in state.prepared.values():
         probe("promotion.kept_prepared")
-        writes = [_issued_in(epoch, w) for w in prepare.writes]
-        records.append(structs.replace(prepare, epoch=epoch, writes=writes, origin=prepare.issued))
+        if prepare.epoch < epoch:  # else it was issued before
+            records.append(prepare_in(epoch, prepare))
     return r.EpochStart(number, epoch, firsts), records
-
-
-def _issued_in(epoch: int, write: r.Write) -> r.Write:
-    """The same counters, entries and transaction, issued again in `epoch`."""
-    return structs.replace(write, epoch=epoch, origin=write.issued)
 
 
 def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:

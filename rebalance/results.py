@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from wal.ids import SESSION_BYTES, TxId, tx_of
+from wal.ids import SESSION_BYTES, TxId, tx_of, whole_of
 
 COMMITTED = 1
 ABORTED = 2
@@ -104,7 +104,8 @@ class Results:
         """The log says that of each of these sessions the answers up to a sequence number are forgotten."""
         self._take_in()
         last = {session: tx_of(session, sequence) for session, sequence in answered}
-        gone = [tx for tx in self._outcomes if (up_to := last.get(tx[:SESSION_BYTES])) is not None and tx <= up_to]
+        known = [(tx, last.get(tx[:SESSION_BYTES])) for tx in self._outcomes]
+        gone = [tx for tx, up_to in known if up_to is not None and whole_of(tx) <= up_to]
         for tx in gone:
             del self._outcomes[tx]
             self._answers.pop(tx, None)

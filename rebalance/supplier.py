@@ -165,7 +165,7 @@ class SupplySide(Rule):
             return CHOICE_WORK * len(choices)
         session.partitions.append(number)
         first.epochs.append((number, local.epoch))
-        first.prepares.extend(state.prepared.values())
+        session.say_prepared(state, first, core.settings.supply_batch_bytes)
         for fragment in state.fragments.values():
             # What is applied here beyond a gap; the log alone would not say that it counts.
             first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
@@ -267,9 +267,7 @@ class SupplySide(Rule):
         """Some of the log was read for a session."""
         node, number = event.session
         session = self._sessions.get(node)
-        if session is None or session.number != number:
-            return
-        if session.history_over:
+        if session is None or session.number != number or session.history_over:
             return
         session.reading = False
         session.read.extend(event.writes)
@@ -297,10 +295,11 @@ class SupplySide(Rule):
                 return
             most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
             if session.firsts:
-                first = msgspec.structs.replace(session.firsts.popleft(), batch=session.batch + 1)
-                self._send(session, _at(first, core.fence))
+                self._send(session, _at(session.next_first(), core.fence))
             elif not session.planned:
                 return
+            elif session.prepared:
+                self._send(session, session.next_prepared(core, core.settings.supply_batch_bytes))
             elif session.fetch:
                 self._send(session, self._batch(session, rows=[session.next_fetched(core, most)]))
             elif session.read or (session.history_over and (session.history or session.missed)):

@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from rebalance.choice import Amount
 from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
-from rebalance.partition import PartitionState
+from rebalance.partition import PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node
 from rebalance.vouching import Awaited
 from wal import records as r
@@ -62,6 +64,7 @@ class Session:
         self.sent: dict[int, Supply] = {}  # not answered yet
         self.partitions: list[int] = []
         self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
+        self.prepared: deque[tuple[int, TxId]] = deque()  # what is too much to come with the first batch
         self.wants: list[Want] = []  # of the log
         self.history: dict[Fragment, None] = {}  # being read from it
         self.reading = False
@@ -100,6 +103,7 @@ class Session:
             self._survey = None
         self.full = deque(name for name in self.full if holds(name[1]))
         self.to_compare = deque(name for name in self.to_compare if holds(name[1]))
+        self.prepared = deque(each for each in self.prepared if holds(each[0]))
         self.fetch = [(name, keys) for name, keys in self.fetch if holds(name[1])]
         if not self.planned:  # the log is not opened yet
             self.wants = [want for want in self.wants if holds(want.fragment[1])]
@@ -118,6 +122,32 @@ class Session:
             self.fetch.pop()
         core.work += size // BYTES_A_WORK
         return preload_of(name, rows)
+
+    def say_prepared(self, state: PartitionState, first: Supply, most: int) -> None:
+        """What is prepared in a partition comes with its first batch, if it has at most so many bytes, else after it."""
+        if state.prepared_bytes <= most:
+            first.prepares.extend(state.prepared.values())
+            return
+        probe("supply.prepared_comes_later")
+        named = [(state.number, tx) for tx in state.prepared]
+        first.open.extend(named)
+        self.prepared.extend(named)
+
+    def next_first(self) -> Supply:
+        """The next of the first batches."""
+        return msgspec.structs.replace(self.firsts.popleft(), batch=self.batch + 1)
+
+    def next_prepared(self, core: Node, most: int) -> Supply:
+        """Some of what is prepared still, about `most` bytes of it. What has ended meanwhile the copy was told."""
+        batch, size = Supply(core.fence, self.number, self.batch + 1), 0
+        while self.prepared and size < most:
+            number, tx = self.prepared.popleft()
+            prepare = core.replica.partition(number).prepared.get(tx)
+            if prepare is not None:
+                batch.prepares.append(prepare)
+                size += bytes_prepared(prepare)
+        core.work += size // BYTES_OF_WORK
+        return batch
 
     def next_rows(self, core: Node, most: int) -> Rows:
         """The next of what is taken as rows: the end of one fragment, and others as far as `most` bytes hold.

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 from rebalance.fragment import FragmentState
 from rebalance.messages import CopyTail
-from rebalance.partition import PartitionState
+from rebalance.partition import PartitionState, bytes_prepared
 from wal import records as r
 from wal.ids import Namespace, NodeId
+from wal.probe import probe
+
+TAIL_BYTES_MAX = 64 << 20
+"""Of what is prepared, in one answer."""
 
 
 def newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
@@ -35,6 +39,25 @@ def lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:
         report = known.get(namespace)
         writes.extend(fragment.lacking(*((report.lwm, report.ranges) if report is not None else (fragment.stable, []))))
     return writes
+
+
+def prepared_for(theirs: CopyTail, state: PartitionState, room: int, little: int) -> tuple[list[r.Prepare], int]:
+    """What is prepared here and not there, as far as there is room for it, in bytes; and what room is left.
+
+    A copy that lacks this one's epoch has forgotten what was prepared before, unless it was more than `little`: then it was
+    issued again on all copies before the epoch began. What finds no room was not voted for, since a copy in sync lacks it:
+    so it may be closed.
+    """
+    anew = state.epoch > theirs.epoch and state.prepared_bytes <= little
+    found: list[r.Prepare] = []
+    for tx, prepare in state.prepared.items():
+        if anew or tx not in theirs.prepared:
+            room -= bytes_prepared(prepare)
+            if room < 0:
+                probe("promotion.left_out_what_was_not_voted_for")
+                break
+            found.append(prepare)
+    return found, max(0, room)
 
 
 def emptied(state: PartitionState) -> bool:

@@ -31,9 +31,15 @@ Fragment = tuple[Namespace, Number]
 """(namespace, partition): the unit of counting, replication, rebalancing and reconciliation. Prints as `acc/7`."""
 
 TxId = bytes
-"""16 bytes: the client's session, which it named, and a number that rises with each thing it asks (u48, big-endian)."""
+"""16 bytes: the client's session, which it named, and a number that rises with each thing it asks (u48, big-endian).
+
+What a transaction writes in one partition may be prepared in several pieces, each by itself: the first under its id, the
+others under that and the number of the piece (u16), which no client can say.
+"""
 
 TX_ID_BYTES = 16
+PIECES_MAX = 1 << 16
+"""Of what one transaction writes in one partition."""
 SESSION_BYTES = 10
 SESSION_DRAWN_BITS = 48
 SEQUENCE_MAX = (1 << 48) - 1
@@ -176,12 +182,27 @@ def tx_of(session: bytes, sequence: int) -> TxId:
 
 def sequence_of(tx: TxId) -> int:
     """The number of an id within its session."""
-    return int.from_bytes(tx[SESSION_BYTES:], "big")
+    return int.from_bytes(tx[SESSION_BYTES:TX_ID_BYTES], "big")
+
+
+def piece_of(tx: TxId, number: int) -> TxId:
+    """What a piece of a transaction is prepared as, of several in one partition."""
+    return tx + number.to_bytes(2, "big") if number else tx
+
+
+def piece_number(tx: TxId) -> int:
+    """Which piece is prepared as this."""
+    return int.from_bytes(tx[TX_ID_BYTES:], "big")
+
+
+def whole_of(tx: TxId) -> TxId:
+    """The transaction that a piece is of."""
+    return tx[:TX_ID_BYTES]
 
 
 def tx_name(tx: TxId) -> str:
-    """How a transaction prints everywhere: the hexadecimal id, or `-` for none."""
-    return tx.hex() if tx else "-"
+    """How a transaction, and each of its pieces, prints everywhere: the hexadecimal id, or `-` for none."""
+    return tx[:TX_ID_BYTES].hex() if tx else "-"
 
 
 def check_name(kind: str, name: str) -> str:

@@ -18,7 +18,7 @@ from wal import records as r
 from wal.checksum import crc32c
 from wal.codec import HEADER_BYTES, FormatError, SegmentHeader, big_endian, decode_body_as
 from wal.disk import DiskError
-from wal.ids import DECISIONS
+from wal.ids import DECISIONS, whole_of
 from wal.register import HASH_BITS, PAGE_BITS, End, Written, key_name, mention_name, width_for, worth_it
 from wal.scan import RawBlock, Readable, Scan
 
@@ -142,7 +142,7 @@ class RegisterBuilder:
             if kind in _WRITING:
                 writes += record.writes  # type: ignore[attr-defined]
             elif kind is _Outcome:
-                keys.add(key_name(DECISIONS, record.tx))  # type: ignore[attr-defined]
+                keys.add(key_name(DECISIONS, whole_of(record.tx)))  # type: ignore[attr-defined]
             elif kind is _Preload:
                 keys.update(self._hashed(record.namespace, [record.keys]))  # type: ignore[attr-defined]
             elif kind in _MENTIONING:

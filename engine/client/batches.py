@@ -47,22 +47,6 @@ def grown(
     return size
 
 
-def check_parts(written: Mapping[Namespace, Mapping[bytes, bytes | None]], topology: Topology | None, name: str) -> None:
-    """Raise UsageError if a transaction writes more in one partition than a record has, before anything of it is sent."""
-    assert topology is not None, "whoever knows its namespaces has seen a table"
-    sizes: dict[int, int] = {}
-    for namespace, values in written.items():
-        keys = list(values)
-        for number, key in zip(topology.places(namespace, keys), keys, strict=True):
-            sizes[number] = sizes.get(number, 0) + len(key) + len(values[key] or b"")
-    number = max(sizes, key=lambda number: sizes[number], default=-1)
-    if sizes.get(number, 0) > PART_BYTES_MAX:
-        raise errors.UsageError(
-            f"{sizes[number]} bytes of transaction {name} are in partition {number}: expected at most {PART_BYTES_MAX} in "
-            "one of them; nothing was written"
-        )
-
-
 def pieces_of(writes: Writes, ttls: TimesToLive, piece_bytes: int) -> Iterator[tuple[Writes, TimesToLive]]:
     """What a transaction writes, cut into pieces of about so many bytes, in its order; each key with its time to live. The
     second one, which is the first to be staged, is smaller."""

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from engine import errors
-from engine.client.batches import check_parts, grown
+from engine.client.batches import grown
 from engine.client.codecs import Codec, key_of, value_of
 from engine.client.ends import CommitCall, StatusCall, Tested
 from engine.client.expiring import TimesToLive
@@ -22,7 +22,7 @@ from engine.client.operations import ABSENT, MISSING, Version, condition
 from engine.client.outside import CodedNamespace
 from engine.client.running import check_attempts, pause
 from engine.client.timing import time_left, time_to_live
-from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX
+from engine.protocol.sizes import KEYS_MAX
 from wal.ids import Namespace as NamespaceName
 
 K = TypeVar("K")
@@ -180,8 +180,6 @@ class _Asked:
         """It, under a new id."""
         session = self._access.session
         writes = [(name, list(written), list(written.values())) for name, written in self._writes.items()]
-        if self._size > PART_BYTES_MAX:
-            check_parts(self._writes, session.router.topology, "that is said at once")
         return CommitCall(
             session.new_tx(),
             session.router.identity.new_owner(),

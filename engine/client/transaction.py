@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from engine import errors
-from engine.client.batches import STAGED_ABOVE, check_parts, grown
+from engine.client.batches import STAGED_ABOVE, grown
 from engine.client.calls import Call, GetCall, LockCall, UnlockCall
 from engine.client.deciding import decide
 from engine.client.ends import CheckCall, CommitCall
@@ -31,7 +31,6 @@ from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
 from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.requests import SKIPPED, Scanned
-from engine.protocol.sizes import PART_BYTES_MAX
 from wal.ids import Namespace as NamespaceName
 
 T = TypeVar("T")
@@ -342,8 +341,6 @@ class Transaction:
 
     async def _commit(self) -> None:
         self.check_open()
-        if self._bytes > PART_BYTES_MAX:
-            check_parts(self._written, self.session.router.topology, self.name)
         if self._bytes <= STAGED_ABOVE:  # else some of its locks are needed for long
             self._keeper.stop()
         self._moment.leave()

@@ -82,3 +82,9 @@ def claims_of(record: r.Record) -> list[tuple[int, int]]:
             return []
         case _:
             assert_never(record)
+
+
+def may_come_before(record: r.Record, epoch: int, reigning: int) -> bool:
+    """Whether a copy in sync takes a record of another epoch than it has begun: what comes with epochs of its own, and what
+    is prepared, which is issued again before the epoch that reigns begins."""
+    return isinstance(record, r.History) or (isinstance(record, r.Prepare) and record.origin > 0 and epoch == reigning)

@@ -16,7 +16,7 @@ from collections.abc import Generator
 
 from engine.protocol.requests import Scanned
 from engine.turn.core import Core
-from wal.ids import Fragment, TxId
+from wal.ids import Fragment, TxId, tx_name, whole_of
 from wal.probe import probe
 
 LOOKED_AT_ONCE = 500
@@ -45,14 +45,14 @@ def moved(core: Core, tx: TxId, scanned: Scanned) -> Generator[int, None, str]:
             probe("range.of_another_primary")
             return f"partition {number} has another primary than when {scanned.namespace} was scanned"
         for other, prepare in core.replica.partition(number).prepared.items():
-            for write in prepare.writes if other != tx else ():
+            for write in prepare.writes if whole_of(other) != tx else ():
                 if write.namespace != scanned.namespace:
                     continue
                 work += len(write.keys)
                 key = next((key for key in write.keys if _inside(scanned, key)), None)
                 if key is not None:
                     probe("range.being_written")
-                    return f"{scanned.namespace}:{key!r} is being written by transaction {other.hex()}"
+                    return f"{scanned.namespace}:{key!r} is being written by transaction {tx_name(other)}"
         state = core.replica.fragments.get(fragment)
         if state is None or state.counter.highest_applied <= counter:
             continue

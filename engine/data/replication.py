@@ -19,7 +19,7 @@ from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
-from engine.data.concerns import LARGE_WORK, about_one, claims_of, work_of
+from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
 from engine.data.sizes import size_of
 from engine.messages import AskMap, Replicate, Replicated
@@ -417,7 +417,7 @@ class Replication(Rule):
                     if epoch > local.epoch:
                         return None
                     started[partition] = max(epoch, known)
-                elif not isinstance(record, r.History) and epoch != known:
+                elif epoch != known and not may_come_before(record, epoch, local.epoch):
                     probe("replicate.refused_epoch")
                     return None
             if 0 < gone < len(claims):

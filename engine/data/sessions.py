@@ -92,7 +92,7 @@ class Sessions(Rule):
         if heard is None:
             return False
         self._renew(name, heard, acked)
-        ahead = int.from_bytes(tx[SESSION_BYTES:], "big") - heard.acked
+        ahead = sequence_of(tx) - heard.acked
         return 0 < ahead <= AHEAD_MAX or heard.acked < 0
 
     def _renew(self, name: bytes, heard: _Heard, acked: int) -> None:
@@ -183,7 +183,7 @@ class Sessions(Rule):
         # The newest are no burden: whoever was told a moment ago that a transaction failed may still ask how it ended.
         spared = core.settings.answers_kept // 2
         for tx in results.oldest(min(LOOKED_AT_ONCE, len(results) - spared)):
-            session, sequence = tx[:SESSION_BYTES], int.from_bytes(tx[SESSION_BYTES:], "big")
+            session, sequence = tx[:SESSION_BYTES], sequence_of(tx)
             if sequence >= open_from.get(session, sequence + 1):
                 probe("sessions.not_over")
                 kept += 1

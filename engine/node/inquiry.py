@@ -17,9 +17,10 @@ from engine.data.holdings import Who
 from engine.node.machines import Machines
 from engine.protocol.requests import Report
 from engine.transactions.commits import Phase
+from engine.transactions.pieces import partition_at
 from engine.turn.events import SessionId
 from rebalance.ports import MS
-from wal.ids import TX_ID_BYTES, TxId
+from wal.ids import TX_ID_BYTES, TxId, tx_name
 
 PAGE = 1_000
 """So many locks, or transactions of a kind, in one answer; and at most so many waits."""
@@ -141,8 +142,8 @@ class Inquiry:
                 continue
             prepare, since = part
             row = {
-                "tx": participant.owner_of.get(tx, tx).hex(),
-                "id": tx.hex(),
+                "tx": participant.owner(tx).hex(),
+                "id": tx_name(tx),
                 "partition": number,
                 "decision": prepare.decision,
                 "participants": len(prepare.participants),
@@ -162,7 +163,7 @@ class Inquiry:
                 "decision": t.decision,
                 "participants": len(t.participants),
                 "named": t.participants[:NAMED_MAX],
-                "awaited": list(islice(t.awaited, NAMED_MAX)),
+                "awaited": list(map(partition_at, islice(t.awaited, NAMED_MAX))),
                 "age_ms": (self.node.core.now - t.since) // MS,
             }
             yield row, 1

@@ -16,10 +16,11 @@ from engine.protocol.sizes import PART_BYTES_MAX
 from engine.transactions.commits import Large, Phase, Transaction, pieces_of
 from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK, Participant
+from engine.transactions.pieces import PLACE_BITS, partition_at
 from engine.transactions.staging import Staging
 from engine.turn.core import Core
 from rebalance.ports import BYTES_OF_WORK, MS
-from wal.ids import NodeId, Version
+from wal.ids import NodeId, Version, piece_of
 from wal.probe import probe
 
 ROUND_BYTES = 4 << 20
@@ -49,6 +50,10 @@ class Asking(Deciding):
         elif self._ask_about(transaction, list(transaction.awaited)):
             core.work += len(transaction.awaited) // 2
 
+    def _piece_bytes(self) -> int:
+        """What of a transaction lies in one partition is prepared in pieces, if it has more bytes than this."""
+        return min(PART_BYTES_MAX, max(1, self.core.settings.staged_bytes_max // FLYING_OF_STAGED))
+
     def _ask_on(self, transaction: Transaction, large: Large, voted: int) -> None:
         """A part of a large one has voted, and needs not be kept: there is room for others."""
         transaction.parts.pop(voted, None)
@@ -64,46 +69,41 @@ class Asking(Deciding):
     def _ask_in_rounds(self, transaction: Transaction, large: Large, version: Version) -> Iterator[int]:
         core, unasked = self.core, large.unasked
         while unasked and (room := self._room(large)) > 0:
-            numbers: list[int] = []
+            places: list[int] = []
             size = 0
-            while unasked and size < min(room, ROUND_BYTES) and len(numbers) < ROUND_PARTS:
-                number = unasked.popleft()
-                if number in transaction.awaited:
-                    numbers.append(number)
-                    one = large.ask(transaction.parts[number])
-                    size += one
-                    if one > PART_BYTES_MAX:
-                        self._refused(
-                            transaction, f"{one} bytes are for partition {number}: expected at most {PART_BYTES_MAX}"
-                        )
-                        return
-            if not self._ask_about(transaction, numbers):
+            while unasked and size < min(room, ROUND_BYTES) and len(places) < ROUND_PARTS:
+                place = unasked.popleft()
+                if place in transaction.awaited:
+                    places.append(place)
+                    size += large.ask(place, transaction.parts[place])
+            if not self._ask_about(transaction, places):
                 return
             transaction.sent_at = core.now
-            yield len(numbers) // 2 + size // BYTES_OF_WORK
+            yield len(places) // 2 + size // BYTES_OF_WORK
             preparing = self.active.get(transaction.tx) is transaction and transaction.phase is Phase.PREPARING
             if not preparing or core.fence != version or large.unasked is not unasked:
                 probe("tx.asked_no_further")
                 return
 
-    def _ask_about(self, transaction: Transaction, numbers: Sequence[int]) -> bool:
+    def _ask_about(self, transaction: Transaction, places: Sequence[int]) -> bool:
         """Ask for votes on these parts; False if one cannot be asked for, and it was refused."""
         core = self.core
-        by_primary: dict[NodeId, list[Part]] = {}
-        for number in numbers:
+        asked: dict[tuple[NodeId, int], list[Part]] = {}
+        for place in places:
+            number = partition_at(place)
             primary = core.local[number].placement.primary
             if primary is None:
                 self._refused(transaction, f"partition {number} is LOST")
                 return False
-            by_primary.setdefault(primary, []).append(transaction.parts[number])
+            asked.setdefault((primary, place >> PLACE_BITS), []).append(transaction.parts[place])
         named = len(transaction.participants) // NAMED_PER_WORK
-        pieces = [(primary, piece) for primary, parts in by_primary.items() for piece in pieces_of(parts, named)]
-        for primary, parts in pieces:
+        pieces = [(to, piece) for to, parts in asked.items() for piece in pieces_of(parts, named)]
+        for (primary, number), parts in pieces:
             core.tell(
                 primary,
                 PrepareParts(
                     core.fence,
-                    transaction.tx,
+                    piece_of(transaction.tx, number),
                     owner=transaction.owner,
                     optimistic=transaction.optimistic,
                     parts=parts,

@@ -43,7 +43,7 @@ class Phase(Enum):
 class Large:
     """Of a transaction whose writes were staged: how many bytes they have, and how far it has come to ask for votes.
 
-    `unasked` are the parts that are to be asked about; `flying` what those have that were, and have not voted.
+    `unasked` are the places that are to be asked about; `flying` what those have that were, and have not voted.
     """
 
     __slots__ = ("_flying", "flying", "size", "unasked")
@@ -52,21 +52,21 @@ class Large:
         self.size = size
         self.begin(())
 
-    def begin(self, numbers: Iterable[int]) -> None:
+    def begin(self, places: Iterable[int]) -> None:
         """Ask about these from now on, whoever was asked before."""
-        self.unasked = deque(numbers)
+        self.unasked = deque(places)
         self._flying: dict[int, int] = {}
         self.flying = 0
 
-    def ask(self, part: Part) -> int:
+    def ask(self, place: int, part: Part) -> int:
         """Ask about a part; how many bytes it has."""
-        size = self._flying[part.partition] = written_bytes(part.writes)
+        size = self._flying[place] = written_bytes(part.writes)
         self.flying += size
         return size
 
-    def voted(self, number: int) -> None:
+    def voted(self, place: int) -> None:
         """A part is answered for."""
-        self.flying -= self._flying.pop(number, 0)
+        self.flying -= self._flying.pop(place, 0)
 
     @property
     def times(self) -> int:
@@ -75,7 +75,11 @@ class Large:
 
 
 class Transaction:
-    """One transaction, as its coordinator sees it."""
+    """One transaction, as its coordinator sees it.
+
+    What it writes in one partition may be in several pieces, each with a vote and an outcome of its own, as if they lay in
+    partitions of their own. `participants` ascend, and have a partition once for each piece there.
+    """
 
     def __init__(self, tx: TxId, decision: int, participants: list[int], since: int) -> None:
         self.tx = tx
@@ -83,7 +87,7 @@ class Transaction:
         self.participants = participants
         self.owner = tx
         self.optimistic = False
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, Part] = {}  # by place
         self.large: Large | None = None  # until its votes are there
         self.phase = Phase.PREPARING
         self.commit = False
@@ -99,7 +103,7 @@ class Transaction:
         self.held = False  # it was asked for as `prepare_only`: its prepares say so, and recovery does not commit it
         self.acked = -1  # what its client had acknowledged when it asked
         self.origin: r.Origin | None = None
-        self.awaited: dict[int, None] = {}  # whose vote, or finish, did not come yet
+        self.awaited: dict[int, None] = {}  # places whose vote, or finish, did not come yet
         self.asked: list[tuple[SessionId, int, bool]] = []  # (session, request id, wants a Status)
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since

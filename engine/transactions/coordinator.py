@@ -33,21 +33,23 @@ held back (`prepare_only`) recovery aborts; of that only the decision is told, a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import assert_never, get_args
 
 from engine.messages import Finish, Finished, Inquire, Inquired, Resolve, Vote
 from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
-from engine.protocol.sizes import PART_BYTES_MAX, written_bytes
+from engine.protocol.sizes import written_bytes
 from engine.transactions.asking import Asking
 from engine.transactions.commits import Large, Phase, Transaction, split
+from engine.transactions.pieces import PLACE_BITS, cut, partition_at, place_of, places_of
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, leads, may_act
 from rebalance.results import COMMITTED
 from rebalance.rule import NewMap
 from wal import records as r
-from wal.ids import DECISIONS, NodeId, TxId, Version
+from wal.ids import DECISIONS, NodeId, TxId, Version, piece_of, whole_of
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
@@ -126,7 +128,9 @@ class Coordinator(Asking):
         core, active, parts = self.core, self.active, transaction.parts
         assert core.topology is not None
         version = core.fence
-        for work in split(request, core.topology, parts):
+        large = transaction.large
+        pieces = cut(parts, self._piece_bytes()) if large is not None else ()
+        for work in chain(split(request, core.topology, parts), pieces):
             yield work
             if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:
                 return
@@ -134,13 +138,12 @@ class Coordinator(Asking):
             probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
             self._turn_away(transaction, begun=False)
             return
-        large = transaction.large
-        if len(parts) == 1 and not transaction.prepare_only and (large is None or large.size <= PART_BYTES_MAX):
+        if len(parts) == 1 and not transaction.prepare_only:
             self._commit_alone(transaction, parts[transaction.decision])
             return
         transaction.phase = Phase.PREPARING
         transaction.anew = not transaction.held and self.begun_again(transaction.decision)
-        transaction.participants = sorted(parts)
+        transaction.participants = sorted(map(partition_at, parts))
         transaction.awaited = dict.fromkeys(parts)
         self._ask_votes(transaction)
 
@@ -214,7 +217,7 @@ class Coordinator(Asking):
     def on_vote(self, sender: NodeId, message: Vote) -> None:
         """Count a vote. A yes stands whatever the topology: the prepare is on every in-sync copy."""
         self.writes.cuts.hear(message.era)
-        transaction = self.active.get(message.tx)
+        transaction, place = self.active.get(whole_of(message.tx)), place_of(message.tx, message.partition)
         if transaction is None or transaction.phase is not Phase.PREPARING:
             return
         if not message.yes:
@@ -222,11 +225,11 @@ class Coordinator(Asking):
                 transaction.unmet = message.unmet
                 self._refused(transaction, message.reason)
             return
-        transaction.awaited.pop(message.partition, None)
+        transaction.awaited.pop(place, None)
         transaction.era = max(transaction.era, message.era)
         transaction.sent_at = self.core.now  # votes come: nothing needs to be said again
         if transaction.large is not None:
-            self._ask_on(transaction, transaction.large, message.partition)
+            self._ask_on(transaction, transaction.large, place)
         if not transaction.awaited:
             if transaction.prepare_only:
                 transaction.phase = Phase.PREPARED
@@ -253,27 +256,28 @@ class Coordinator(Asking):
         local = leads(core, message.decision)
         if local is None or message.partition >= len(core.local) or not may_act(core, message.version):
             return
-        running = self.active.get(message.tx)
+        tx = whole_of(message.tx)
+        running = self.active.get(tx)
         if running is not None:
             if running.phase is Phase.FINISHING:
                 core.tell(sender, Finish(core.fence, message.tx, running.commit, [message.partition], running.era))
             return
         state = core.replica.partition(message.decision)
-        row = core.replica.store.get((DECISIONS, message.decision), message.tx)
-        outcome = row.value[0] if row is not None and row.value else state.results.get(message.tx)
+        row = core.replica.store.get((DECISIONS, message.decision), tx)
+        outcome = row.value[0] if row is not None and row.value else state.results.get(tx)
         if outcome is not None:
             core.tell(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
-        elif message.tx in self.one_phase or (message.tx, message.decision) in self.writes.under_way:
+        elif tx in self.one_phase or (tx, message.decision) in self.writes.under_way:
             probe("tx.resolve_of_what_is_being_written")  # under an id of which somebody made two things: it asks again
-        elif (prepare := state.prepared.get(message.tx)) is not None and prepare.decision == message.decision:
+        elif (prepare := state.prepared.get(tx)) is not None and prepare.decision == message.decision:
             self._recover(prepare)
         elif message.decision in message.participants:
             if max(message.participants) < len(core.local):
                 probe("tx.recovery.no_trace")
-                self._ask_all(message.tx, message.decision, message.participants)
+                self._ask_all(tx, message.decision, message.participants)
         else:
             probe("tx.recovery.unknown_aborted")
-            self._decide_unknown(message.tx, local, [message.partition], "recovery found no trace of it")
+            self._decide_unknown(tx, local, [message.partition], "recovery found no trace of it")
 
     def _recover_for(self, session: SessionId, request: CommitTx | GetStatus, prepare: r.Prepare) -> None:
         """A client asks about one that has voted here. It may ask where that is not decided."""
@@ -285,12 +289,11 @@ class Coordinator(Asking):
 
     def _recover(self, prepare: r.Prepare) -> Transaction:
         probe("tx.recovery.began")
+        tx = whole_of(prepare.tx)
         if not prepare.held:
-            return self._ask_all(prepare.tx, prepare.decision, prepare.participants)
+            return self._ask_all(tx, prepare.decision, prepare.participants)
         probe("tx.recovery.held_aborted")
-        transaction = self.active[prepare.tx] = Transaction(
-            prepare.tx, prepare.decision, prepare.participants, self.core.now
-        )
+        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
         self._no(transaction, "its client had not asked to commit it")
         return transaction
 
@@ -301,7 +304,7 @@ class Coordinator(Asking):
 
     def _ask(self, transaction: Transaction) -> None:
         transaction.phase = Phase.RECOVERING
-        transaction.awaited = dict.fromkeys(transaction.participants)
+        transaction.awaited = dict.fromkeys(places_of(transaction.participants))
         self._inquire(transaction)
 
     def _inquire(self, transaction: Transaction) -> None:
@@ -310,14 +313,16 @@ class Coordinator(Asking):
         core.in_pieces(self._inquire_of(transaction, list(transaction.awaited), core.fence))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
-    def _inquire_of(self, transaction: Transaction, numbers: list[int], version: Version) -> Iterator[int]:
+    def _inquire_of(self, transaction: Transaction, places: list[int], version: Version) -> Iterator[int]:
         core = self.core
-        for number in numbers:
+        for place in places:
             if core.fence != version or self.active.get(transaction.tx) is not transaction:
                 return
+            number = partition_at(place)
             primary = core.local[number].placement.primary
             if primary is not None:
-                core.tell(primary, Inquire(core.fence, transaction.tx, number, transaction.decision))
+                tx = piece_of(transaction.tx, place >> PLACE_BITS)
+                core.tell(primary, Inquire(core.fence, tx, number, transaction.decision))
             yield 1
 
     def on_inquired(self, sender: NodeId, message: Inquired) -> None:
@@ -327,15 +332,15 @@ class Coordinator(Asking):
         another one may have heard of a commit, and all that can be asked are asked before it comes to nothing. Where nobody
         waits for the outcome nothing is decided: it was before, and that is forgotten, or nobody will ever hear of it.
         """
-        transaction, local = self.active.get(message.tx), self.core.local
+        transaction, local = self.active.get(whole_of(message.tx)), self.core.local
         if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.fence:
             return
-        transaction.awaited.pop(message.partition, None)
+        transaction.awaited.pop(place_of(message.tx, message.partition), None)
         transaction.heard_of_commit |= message.committed
         transaction.doubted |= message.in_doubt
         if not message.prepared:
             transaction.unprepared = message.partition
-        nobody_left = not any(local[n].placement.primary for n in transaction.awaited)
+        nobody_left = not any(local[partition_at(place)].placement.primary for place in transaction.awaited)
         if not transaction.doubted and not transaction.asked:
             if nobody_left:
                 probe("tx.recovery.nobody_in_doubt")
@@ -379,7 +384,8 @@ class Coordinator(Asking):
                     self.decided(transaction)
             start = rows[-1][0] + b"\0"
         for tx, prepare in list(state.prepared.items()):
-            if prepare.decision == local.number and tx not in self.active and state.results.get(tx) is None:
+            of = whole_of(tx)
+            if prepare.decision == local.number and of not in self.active and state.results.get(of) is None:
                 self._recover(prepare)
 
     # Topology and time.
@@ -399,7 +405,7 @@ class Coordinator(Asking):
             elif transaction.phase is Phase.PREPARING:
                 self._ask_votes(transaction)
             elif transaction.phase is Phase.RECOVERING:
-                transaction.awaited = dict.fromkeys(transaction.participants)
+                transaction.awaited = dict.fromkeys(places_of(transaction.participants))
                 self._inquire(transaction)
             elif transaction.phase is Phase.FINISHING:
                 self._tell_outcome(transaction)

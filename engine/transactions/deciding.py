@@ -15,6 +15,7 @@ from engine.messages import Finish, Finished, Part
 from engine.protocol.requests import Code, Done, GetStatus, Status
 from engine.transactions.commits import OnePhase, Phase, Transaction, reserved
 from engine.transactions.participant import Participant
+from engine.transactions.pieces import PLACE_BITS, partition_at, place_of, places_of
 from engine.transactions.touching import INTERRUPTED, Refusal, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
@@ -23,7 +24,7 @@ from rebalance.results import ABORTED, COMMITTED, Results
 from rebalance.rule import Rule
 from rebalance.table import Intervention
 from wal import records as r
-from wal.ids import DECISIONS, NodeId, TxId
+from wal.ids import DECISIONS, NodeId, TxId, piece_of, whole_of
 from wal.probe import probe
 
 FINISH_PARTS = 200
@@ -190,9 +191,9 @@ class Deciding(Rule):
         """The decision counts: answer the client, tell the participants."""
         transaction.phase = Phase.FINISHING
         self._answer(transaction)
-        transaction.awaited = dict.fromkeys(transaction.participants)
+        transaction.awaited = dict.fromkeys(places_of(transaction.participants))
         if transaction.commit and transaction.tx not in self.core.replica.partition(transaction.decision).prepared:
-            transaction.awaited.pop(transaction.decision, None)  # there it ended with the decision
+            transaction.awaited.pop(transaction.decision, None)  # its first piece there ended with the decision
         self._tell_outcome(transaction)
 
     def _answer(self, transaction: Transaction) -> None:
@@ -222,25 +223,27 @@ class Deciding(Rule):
         if not transaction.awaited:
             self._forget(transaction)
             return
-        by_primary: dict[NodeId, list[int]] = {}
-        for number in transaction.awaited:
+        told: dict[tuple[NodeId, int], list[int]] = {}
+        for place in transaction.awaited:
+            number = partition_at(place)
             primary = core.local[number].placement.primary
             if primary is not None:
-                by_primary.setdefault(primary, []).append(number)
+                told.setdefault((primary, place >> PLACE_BITS), []).append(number)
         core.work += len(transaction.awaited) // 4
-        for primary, numbers in by_primary.items():
+        for (primary, piece), numbers in told.items():
+            tx = piece_of(transaction.tx, piece)
             for at in range(0, len(numbers), FINISH_PARTS):
-                piece = numbers[at : at + FINISH_PARTS]
-                core.tell(primary, Finish(core.fence, transaction.tx, transaction.commit, piece, transaction.era))
+                some = numbers[at : at + FINISH_PARTS]
+                core.tell(primary, Finish(core.fence, tx, transaction.commit, some, transaction.era))
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on_finished(self, sender: NodeId, message: Finished) -> None:
         """A participant is done."""
-        transaction = self.active.get(message.tx)
+        transaction = self.active.get(whole_of(message.tx))
         if transaction is None or transaction.phase is not Phase.FINISHING:
             return
         for number in message.partitions:
-            transaction.awaited.pop(number, None)
+            transaction.awaited.pop(place_of(message.tx, number), None)
         transaction.sent_at = self.core.now
         if not transaction.awaited:
             self._forget(transaction)

@@ -8,7 +8,6 @@ closed, on every copy.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from functools import partial
 from typing import assert_never, get_args
@@ -26,6 +25,7 @@ from engine.messages.transactions import ToParticipant
 from engine.protocol.operations import CONDITIONS
 from engine.state.store import Entry
 from engine.transactions.commits import reserved
+from engine.transactions.pieces import is_named, is_piece, keys_written
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
@@ -33,7 +33,7 @@ from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.results import COMMITTED
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import EXPIRIES, Era, NodeId, TxId
+from wal.ids import EXPIRIES, Era, NodeId, TxId, piece_number, whole_of
 from wal.probe import probe
 
 NAMED_PER_WORK = 300
@@ -59,7 +59,11 @@ class Participant(Rule):
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         # Since when; when its outcome was asked for; the turn in which the copies were told of it, if it was this node's.
         self._doubt_since: dict[tuple[TxId, int], tuple[int, int, int | None]] = {}
-        self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
+        self.owner_of: dict[TxId, TxId] = {}  # transaction, or a piece -> the owner of its locks
+
+    def owner(self, tx: TxId) -> TxId:
+        """Who holds the locks of a transaction, or of a piece of one."""
+        return self.owner_of.get(tx) or whole_of(tx)
 
     # Prepare.
 
@@ -84,11 +88,14 @@ class Participant(Rule):
         held = state.prepared.get(tx)
         if (tx, number) in self.voting or self.touching.is_under_way(tx, number):
             return
-        if held is not None:
+        refusal = ""
+        if held is not None and is_piece(held) and keys_written(held) != part.written:
+            probe("tx.cut_otherwise")
+            refusal = "it is prepared here in other pieces, as another coordinator cut it"
+        elif held is not None:
             core.tell(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
             return
-        refusal = ""
-        if state.results.get(tx) is not None:
+        elif state.results.get(tx) is not None:
             refusal = "it ended here already"
         elif (tx, number) in self.writes.under_way:
             refusal = "a single write of the same id is under way"
@@ -139,7 +146,7 @@ class Participant(Rule):
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now, core.turns)
         records: list[r.Record] = [prepare]
-        if message.origin is not None and number == message.decision:
+        if message.origin is not None and number == message.decision and not piece_number(tx):
             origin = structs.replace(message.origin, partition=number, epoch=local.epoch)
             records.append(self.writes.origins.log(origin, local))
         voted, stopped = partial(self._voted, prepare, sender), partial(self._not_voted, prepare)
@@ -212,7 +219,7 @@ class Participant(Rule):
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
-                self.touching.end(tx, number, self.owner_of.get(tx, tx))
+                self.touching.end(tx, number, self.owner(tx))
             return True
         listeners = self.ending.get((tx, number))
         if listeners is not None:
@@ -248,9 +255,11 @@ class Participant(Rule):
         writes = prepare.writes
         if sum([len(w.keys) for w in writes]) > HANDED_ON_MAX or any(w.namespace == EXPIRIES for w in writes):
             return
+        if is_piece(prepare):
+            return  # who has a key of it would be in doubt for an outcome of which there are several
         number, (_, _, turn) = prepare.partition, self._doubt_since.get((prepare.tx, prepare.partition), (0, 0, None))
         acked = Acked(number, turn) if turn is not None else None
-        owner = self.owner_of.get(prepare.tx, prepare.tx)
+        owner = self.owner(prepare.tx)
         self.locks.certain(owner, prepare.tx, number, partial(_written_by, prepare), acked)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
@@ -268,8 +277,8 @@ class Participant(Rule):
             self.writes.expiry.note(write)
         cuts.ended(tx, number)
         self._doubt_since.pop((tx, number), None)
-        owner = self.owner_of.get(tx, tx)
-        keys, acked = self.locks.keys_in(owner, number), Acked(number, turn)
+        owner = self.owner(tx)
+        keys, acked = self._held_by(owner, tx, number, prepare), Acked(number, turn)
         if self.locks.passing and (passing := self.locks.passed(owner, tx, number)) is not None:
             self.release(owner, tx, keys + passing.handed, acked)
             for go_on in passing.behind:
@@ -278,6 +287,15 @@ class Participant(Rule):
             self.release(owner, tx, keys, acked)
         for node in self.ending.pop((tx, number), []):
             core.tell(node, Finished(core.fence, tx, [number]))
+
+    def _held_by(self, owner: TxId, tx: TxId, number: int, prepare: r.Prepare | None) -> list[Key]:
+        """What an owner gives back with an outcome: all that it has in the partition; but with that of a piece only what
+        that has touched, for as long as others are to come."""
+        prepared = self.core.replica.partition(number).prepared
+        if prepare is None or not is_piece(prepare) or not any(whole_of(other) == whole_of(tx) for other in prepared):
+            return self.locks.keys_in(owner, number)
+        probe("tx.a_piece_ended")
+        return keys_written(prepare) + prepare.locks
 
     def release(self, owner: TxId, tx: TxId, keys: list[Key], acked: Acked) -> None:
         """A transaction is over for these keys: whoever waits for them has them, very many bit by bit."""
@@ -294,8 +312,10 @@ class Participant(Rule):
             self.locks.release(owner, some, acked=acked)
             self.locking.reads.outcome_known(some)
             yield len(some)
-        if not self.locks.is_owner(owner):
+        if piece_number(tx) or not self.locks.is_owner(owner):
             self.owner_of.pop(tx, None)
+        if not self.locks.is_owner(owner):
+            self.owner_of.pop(whole_of(tx), None)
 
     # Doubt.
 
@@ -331,15 +351,14 @@ class Participant(Rule):
         """
         prepared = self.core.replica.partition(local.number).prepared
         for tx, prepare in reversed(prepared.items()):
-            self._pin(self.owner_of.get(tx, tx), prepare, found=True)
+            self._pin(self.owner(tx), prepare, found=True)
         for tx in prepared:
             self._doubt(tx, local.number, 0)
 
     def _pin(self, owner: TxId, prepare: r.Prepare, *, found: bool = False) -> None:
         """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
         what it writes: for whatever it read was so when it voted, wherever its other votes are given."""
-        keys = [(w.namespace, key) for w in prepare.writes if w.namespace != EXPIRIES for key in w.keys]
-        self.locks.pin(owner, keys, prepare.locks, found=found)
+        self.locks.pin(owner, keys_written(prepare), prepare.locks, found=found)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
@@ -363,7 +382,7 @@ class Participant(Rule):
 
     def voted(self, owner: TxId) -> list[tuple[TxId, int]]:
         """What has voted here, or is about to, and holds its locks as `owner`; each part with its partition."""
-        return [(tx, number) for tx, number in self._doubt_since if self.owner_of.get(tx, tx) == owner]
+        return [(tx, number) for tx, number in self._doubt_since if self.owner(tx) == owner]
 
     def _doubt(self, tx: TxId, number: int, asked: int, turn: int | None = None) -> None:
         """From `asked` on, the outcome of a prepared transaction is awaited, of which the copies were told in a turn."""
@@ -395,10 +414,11 @@ def _means_something(message: PrepareParts, places: int) -> bool:
     """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
     are, and each key with its value."""
     participants = message.participants
-    if max(participants, default=places) >= places or not _is_named(message.decision, participants):
+    if max(participants, default=places) >= places or not is_named(message.decision, participants):
         return False
+    piece = piece_number(message.tx)
     for part in message.parts:
-        if not _is_named(part.partition, participants):
+        if not is_named(part.partition, participants, piece):
             return False
         for _, keys, values in part.writes:
             if not keys or len(keys) != len(values):
@@ -416,9 +436,3 @@ def _written_by(prepare: r.Prepare, key: Key) -> Entry | None:
             at = write.keys.index(key[1])
             return Entry(write.epoch, write.start + 1 + at, write.values[at])
     return None
-
-
-def _is_named(number: int, participants: list[int]) -> bool:
-    """Whether a partition is among these, which ascend; there may be thousands, named by each of many messages."""
-    at = bisect_left(participants, number)
-    return at < len(participants) and participants[at] == number

@@ -15,7 +15,7 @@ from tools.reconcile.fetched import here
 from tools.reconcile.uncollected import uncollected
 from wal import Block, Finding, Owner, begins
 from wal import records as r
-from wal.ids import TxId
+from wal.ids import TxId, whole_of
 from wal.packed import PackedBlock, PackedHistory, PackedUpdate, skim
 
 MAPS_KEPT = 256
@@ -116,20 +116,23 @@ class Reading(msgspec.Struct):
                 case PackedUpdate(writes) | r.Update(writes):
                     if known := self.participants:
                         self.traces.update((w.tx, w.partition) for w in writes if w.tx and w.tx in known)
-                case r.Prepare(tx, partition, _, _, _, participants, decision):
+                case r.Prepare(piece, partition, _, _, _, participants, decision):
                     if len(participants) > 1:
+                        tx = whole_of(piece)
                         self.held[tx, partition] = Undone(lsn, decision)
                         self.first.setdefault(tx, lsn)
-                        self.participants.setdefault(tx, list(participants))
+                        self.participants.setdefault(tx, list(dict.fromkeys(participants)))
                         self.traces.add((tx, partition))
-                case r.Outcome(tx, partition, _, commit):
-                    self.outcomes.setdefault(tx, {})[partition] = commit
+                case r.Outcome(piece, partition, _, commit):
+                    tx = whole_of(piece)
+                    ended = self.outcomes.setdefault(tx, {})
+                    ended[partition] = commit and ended.get(partition, True)  # by all of its pieces there
                     held = self.held.pop((tx, partition), None)
                     if held is not None and not commit:
                         self.undone.setdefault(tx, {})[partition] = held
                 case PackedHistory(writes) | r.History(writes):
                     self.transferred.update(w.partition for w in writes)
-                    self.traces.update((w.tx, w.partition) for w in writes if w.tx)
+                    self.traces.update((whole_of(w.tx), w.partition) for w in writes if w.tx)
                 case r.EpochStart(partition):
                     self.began.setdefault(partition, lsn)
                 case r.Preload() | r.FragmentClear() | r.FragmentReady() | r.Undo() | r.Results():

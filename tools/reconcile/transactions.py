@@ -19,7 +19,7 @@ from tools.reconcile.copies import Rules
 from tools.reconcile.findings import RECORD, Facts, Finding, Kind, Proof
 from tools.reconcile.logs import Torn
 from tools.reconcile.votes import right_one
-from wal.ids import NodeId, TxId, tx_name
+from wal.ids import NodeId, TxId, tx_name, whole_of
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def compare_transactions(
             compared.under_way += 1
         else:
             compared.findings.append(
-                _unresolved(number, tx, copies, on, decision=decisions.get(tx), ended=ended.get(tx, {}))
+                _unresolved(number, tx, copies, on, decision=decisions.get(whole_of(tx)), ended=ended.get(whole_of(tx), {}))
             )
     for one in torn:
         compared.findings.append(_in_two_ways(number, one))
@@ -111,7 +111,7 @@ def _unresolved(
     ended: Mapping[int, bool],
 ) -> Finding:
     record = on[0].view.prepared[tx].record
-    partitions = ",".join(map(str, record.participants))
+    partitions = ",".join(map(str, dict.fromkeys(record.participants)))
     said = f"partition {record.decision} decided: {_name(decision.outcome)}" if decision else "no decision is known"
     committed = [p for p, commit in sorted(ended.items()) if commit and p != number]
     rolled_back = [p for p, commit in sorted(ended.items()) if not commit and p != number]

@@ -19,7 +19,7 @@ from tools.wal.records import version_text
 from tools.wal.times import opened_text, time_text
 from wal import Block
 from wal import records as r
-from wal.ids import DECISIONS, Namespace
+from wal.ids import DECISIONS, Namespace, whole_of
 
 _PLAIN = bytes(byte for byte in range(0x21, 0x7F) if byte not in b'"\\')
 """Of a key: what JSON and a line have as it is."""
@@ -69,7 +69,7 @@ class Told:
                         f'{{"type":"update","schema":{s.SCHEMA},"lsn":{lsn}{head}{{"namespace":{_quoted(namespace)},'
                         f'"partition":{write.partition},"epoch":{write.epoch},"first":{first},"last":{first},'
                         f'"entries":[{{"key":"{keys[0].decode()}","op":"put","counter":{first},"size":{len(value)}}}]'
-                        f"{stable}{_TX if write.tx else ''}{write.tx.hex()}{_END if write.tx else '}]}'}"
+                        f"{stable}{_TX if write.tx else ''}{whole_of(write.tx).hex()}{_END if write.tx else '}]}'}"
                     )
                     told.append(msgspec.Raw(text.encode()))
                     continue
@@ -104,7 +104,7 @@ class Told:
             case r.Prepare(tx, partition, epoch, writes, locks, participants, decision, origin, held):
                 return s.Prepare(
                     **head,
-                    tx=tx.hex(),
+                    tx=whole_of(tx).hex(),
                     partition=partition,
                     epoch=epoch,
                     writes=[self._write(write) for write in writes],
@@ -117,7 +117,9 @@ class Told:
             case r.Outcome(tx, partition, epoch, commit, ranges):
                 outcome: Literal["commit", "rollback"] = "commit" if commit else "rollback"
                 spans = _counters(partition, ranges)
-                return s.Outcome(**head, tx=tx.hex(), partition=partition, epoch=epoch, outcome=outcome, counters=spans)
+                return s.Outcome(
+                    **head, tx=whole_of(tx).hex(), partition=partition, epoch=epoch, outcome=outcome, counters=spans
+                )
             case r.NoOp(partition, epoch, gaps):
                 return s.NoOp(**head, partition=partition, epoch=epoch, counters=_counters(partition, gaps))
             case r.EpochStart(partition, epoch, firsts, ended):
@@ -132,7 +134,7 @@ class Told:
             case r.Results(partition, txs, outcomes, floor, answers):
                 said_ = dict(answers)
                 ended_ = [
-                    s.Result(tx.hex(), _decision(outcome), self._answer(said_.get(tx)))
+                    s.Result(whole_of(tx).hex(), _decision(outcome), self._answer(said_.get(tx)))
                     for tx, outcome in zip(txs, outcomes, strict=True)
                 ]
                 return s.Results(**head, partition=partition, results=ended_, floor=floor.hex())
@@ -184,7 +186,7 @@ class Told:
             case r.Origin(partition, epoch, tx, by, label, client, address, labels_all):
                 return s.Origin(
                     **head,
-                    tx=tx.hex(),
+                    tx=whole_of(tx).hex(),
                     partition=partition,
                     epoch=epoch,
                     by=by,
@@ -212,7 +214,7 @@ class Told:
             last=write.start + (write.closed or len(keys)),
             entries=entries,
             stable=write.stable,
-            tx=write.tx.hex(),
+            tx=whole_of(write.tx).hex(),
             issued_in=write.origin,
             closed=write.closed > 0,
             answer=self._answer(write.answer) if write.answer is not None else None,

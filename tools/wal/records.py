@@ -44,7 +44,7 @@ def _said(record: r.Record, values: Values, time_ms: int) -> str:
             value = write.values[0]
             said = "deleted" if value is None else f"{len(value)}B"
             at = f"{_name(namespace)}/{write.partition}({write.start},1)e{write.epoch}"
-            return f"update {at} tx={write.tx.hex()} {word(keys[0])}={said}"
+            return f"update {at} tx={tx_name(write.tx)} {word(keys[0])}={said}"
     return f"{kind_of(record)} {about(record, values, time_ms)}".rstrip()
 
 

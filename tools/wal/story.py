@@ -21,7 +21,7 @@ from tools.wal.maps import Maps
 from tools.wal.origins import Origins
 from wal import Block
 from wal import records as r
-from wal.ids import DECISIONS, Fragment, NodeId, TxId
+from wal.ids import DECISIONS, Fragment, NodeId, TxId, whole_of
 
 if TYPE_CHECKING:
     from rebalance.table import Topology
@@ -300,7 +300,7 @@ class Reading:
         if write.fragment != self._story.fragment or self._story.key not in write.keys:
             return
         at = write.keys.index(self._story.key)
-        tx = prepare.tx if prepare is not None else write.tx
+        tx = whole_of(prepare.tx if prepare is not None else write.tx)
         change = self._story.change(write.issued, write.start + 1 + at, write.values[at], tx)
         if prepare is None:
             self._add(change, Seen(self._node, lsn, time_ms, how, epoch=write.epoch, since_lsn=lsn, since_ms=time_ms))
@@ -308,7 +308,7 @@ class Reading:
         change.prepared, change.decision = True, prepare.decision
         seen = Seen(self._node, lsn, time_ms, how, write.epoch)
         change.seen.append(seen)
-        self._open.setdefault(tx, []).append((change, seen))
+        self._open.setdefault(prepare.tx, []).append((change, seen))
 
     def _way(self, *, full: bool) -> str:
         compared, self._compared = self._compared, False

@@ -15,7 +15,7 @@ from wal import Block, RawBlock
 from wal import records as r
 from wal.codec import FormatError
 from wal.footer import Span, Told, among
-from wal.ids import CLIENTS, DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name
+from wal.ids import CLIENTS, DECISIONS, SESSION_BYTES, NodeId, TxId, fragment_name, piece_number, whole_of
 
 _EPOCH, _FORGET, _ORIGIN = b"\xa5epoch", b"\xa6forget", b"\xa6origin"
 """Tags of records that may be about a transaction without naming it: they end its prepare, or speak of its session."""
@@ -57,8 +57,8 @@ class TxStory:
         self.participants: list[int] = []
         self.decision: bool | None = None
         self.decided = (0, 0)  # in which partition and epoch
-        self.outcomes: dict[tuple[NodeId, int], bool] = {}
-        self.prepared: dict[tuple[NodeId, int], int] = {}  # to the epoch of the prepare that has no outcome yet
+        self.outcomes: dict[tuple[NodeId, int, int], bool] = {}  # of each piece that it has in a partition
+        self.prepared: dict[tuple[NodeId, int, int], int] = {}  # to the epoch of the prepare that has no outcome yet
 
     def add(self, step: Step) -> None:
         """A record speaks of it. Of those that say that it was forgotten the first counts, by partition and node."""
@@ -89,7 +89,7 @@ class TxStory:
     def end(self) -> tuple[End, str]:
         """How it came out, and where it did not."""
         by_partition: dict[int, set[bool]] = {}
-        for (_, partition), commit in self.outcomes.items():
+        for (_, partition, _), commit in self.outcomes.items():
             by_partition.setdefault(partition, set()).add(commit)
         ways = {commit for ways in by_partition.values() for commit in ways}
         if self.decision is not None:
@@ -97,17 +97,17 @@ class TxStory:
         if len(ways) > 1:
             said = [
                 f"{node}:p{partition} {'committed' if commit else 'rolled back'}"
-                for (node, partition), commit in sorted(self.outcomes.items())
+                for (node, partition, _), commit in sorted(self.outcomes.items())
             ]
             decided = [] if self.decision is None else [f"decided to {'commit' if self.decision else 'abort'}"]
-            return End.TORN, ", ".join([*decided, *said])
-        doubtful = [f"{node}:p{partition}" for node, partition in sorted(self.prepared)]
+            return End.TORN, ", ".join([*decided, *dict.fromkeys(said)])
+        doubtful = list(dict.fromkeys(f"{node}:p{partition}" for node, partition, _ in sorted(self.prepared)))
         if doubtful:
             return End.IN_DOUBT, ", ".join(doubtful)
         if not ways:
             return End.UNKNOWN, "nothing here says how it came out"
         end = End.COMMITTED if ways.pop() else End.ABORTED
-        silent = [f"p{partition}" for partition in self.participants if partition not in by_partition]
+        silent = [f"p{partition}" for partition in dict.fromkeys(self.participants) if partition not in by_partition]
         if silent and end is End.COMMITTED:
             return end, f"and nothing that was read tells of {', '.join(silent)}"
         return end, "everywhere"
@@ -170,7 +170,7 @@ class TxReading:
     @property
     def _waiting(self) -> bool:
         """Whether one of them is prepared here and has not ended: a new epoch may end it without naming it."""
-        return self._apart or any(node == self._node for story in self._stories.values() for node, _ in story.prepared)
+        return self._apart or any(at[0] == self._node for story in self._stories.values() for at in story.prepared)
 
     def take(self, block: Block) -> None:
         """Read on."""
@@ -197,32 +197,33 @@ class TxReading:
 
     def _said(self, record: r.Record) -> Iterator[tuple[TxId, str, int, str]]:
         match record:
-            case r.Prepare(tx) if tx in self._stories:
-                story = self._stories[tx]
+            case r.Prepare(piece) if (tx := whole_of(piece)) in self._stories:
+                story, at = self._stories[tx], (self._node, record.partition, piece_number(piece))
                 story.participants = story.participants or list(record.participants)
-                if (self._node, record.partition) not in story.outcomes:
-                    story.prepared[self._node, record.partition] = record.epoch
+                if at not in story.outcomes:
+                    story.prepared[at] = record.epoch
                 again = f" issued again, first in e{record.origin}" if record.origin else ""
                 about = f"e{record.epoch} decided-in=p{record.decision}{again} {_written(record.writes)}"
                 yield tx, "prepare", record.partition, about
-            case r.Outcome(tx, partition, epoch, commit) if tx in self._stories:
-                self._ended(self._stories[tx], partition, commit=commit)
+            case r.Outcome(piece, partition, epoch, commit) if (tx := whole_of(piece)) in self._stories:
+                self._ended(piece, partition, commit=commit)
                 yield tx, "commit" if commit else "rollback", partition, f"e{epoch}"
             case r.Update(writes) | r.History(writes):
                 yield from self._writes(writes, "update" if isinstance(record, r.Update) else "history")
             case r.Results(partition, txs, outcomes):
-                for tx, outcome in zip(txs, outcomes, strict=True):
-                    if tx in self._stories:
-                        self._ended(self._stories[tx], partition, commit=outcome == COMMITTED)
+                for piece, outcome in zip(txs, outcomes, strict=True):
+                    if (tx := whole_of(piece)) in self._stories:
+                        self._ended(piece, partition, commit=outcome == COMMITTED)
                         yield tx, "result", partition, f"{'committed' if outcome == COMMITTED else 'aborted'}, by transfer"
             case r.EpochStart(partition, epoch, _, ended):
                 # What an older primary had prepared and the new one knows of, it issues again with its epoch.
                 for story in self._stories.values():
-                    if 0 < story.prepared.get((self._node, partition), 0) < epoch:
-                        del story.prepared[self._node, partition]
+                    for at, prepared in list(story.prepared.items()):
+                        if at[:2] == (self._node, partition) and 0 < prepared < epoch:
+                            del story.prepared[at]
                 for tx in ended:
                     if tx in self._stories:
-                        self._stories[tx].prepared.pop((self._node, partition), None)
+                        self._stories[tx].prepared.pop((self._node, partition, 0), None)
                         yield tx, "ended", partition, f"e{epoch}: it only read here"
             case r.Forget(partition, epoch, answered):
                 for session, up_to in answered:
@@ -248,15 +249,16 @@ class TxReading:
                         story.decision = outcome[:1] == bytes([COMMITTED])
                         story.decided = write.partition, write.issued
                         yield tx, "decide", write.partition, "commit" if story.decision else "abort"
-            elif write.tx in self._stories:
-                self._ended(self._stories[write.tx], write.partition, commit=not write.closed)
-                self._stories[write.tx].decided = write.partition, write.issued
+            elif (tx := whole_of(write.tx)) in self._stories:
+                self._ended(write.tx, write.partition, commit=not write.closed)
+                self._stories[tx].decided = write.partition, write.issued
                 how = f" issued again, first in e{write.origin}" if write.origin else ""
-                yield write.tx, what, write.partition, f"e{write.epoch}{how} {_written([write])}"
+                yield tx, what, write.partition, f"e{write.epoch}{how} {_written([write])}"
 
-    def _ended(self, story: TxStory, partition: int, *, commit: bool) -> None:
-        story.outcomes[self._node, partition] = commit
-        story.prepared.pop((self._node, partition), None)
+    def _ended(self, piece: TxId, partition: int, *, commit: bool) -> None:
+        story, at = self._stories[whole_of(piece)], (self._node, partition, piece_number(piece))
+        story.outcomes[at] = commit
+        story.prepared.pop(at, None)
 
 
 def _written(writes: Sequence[r.Write]) -> str:
@@ -313,9 +315,9 @@ def txs_of(record: r.Record) -> Iterator[TxId]:
     """The transactions that a record is about."""
     match record:
         case r.Prepare(tx) | r.Outcome(tx):
-            yield tx
+            yield whole_of(tx)
         case r.Update(writes) | r.History(writes):
             for write in writes:
-                yield from write.keys if write.namespace == DECISIONS else [write.tx] if write.tx else []
+                yield from write.keys if write.namespace == DECISIONS else [whole_of(write.tx)] if write.tx else []
         case _:
             return

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import errors
-from engine.client.batches import ASKING, REQUEST_BYTES, REQUEST_KEYS, batches_of, check_parts, grown, pieces_of
+from engine.client.batches import ASKING, REQUEST_BYTES, REQUEST_KEYS, batches_of, grown, pieces_of
 from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from tests.support.maps import a_map
 from wal.ids import partition_of
@@ -66,14 +66,6 @@ def test_a_transaction_with_too_many_bytes_is_refused_before_anything_is_sent() 
     assert grown(0, {}, most, "t") == TRANSACTION_BYTES_MAX
     with pytest.raises(errors.UsageError, match=f"t would have {TRANSACTION_BYTES_MAX + 1} bytes: expected at most"):
         grown(TRANSACTION_BYTES_MAX, most, {b"l": b""}, "t")
-
-
-def test_what_a_transaction_writes_in_one_partition_is_one_record_over_all_namespaces() -> None:
-    key, other = (next(b"%d" % n for n in range(99) if partition_of(b"%d" % n, 4) == number) for number in (1, 2))
-    half = bytes(PART_BYTES_MAX // 2 - len(key))
-    check_parts({"a": {key: half, other: half}, "b": {key: half}}, a_map(4), "t")
-    with pytest.raises(errors.UsageError, match=f"{PART_BYTES_MAX + 1} bytes of transaction t are in partition 1"):
-        check_parts({"a": {key: half, other: half}, "b": {key: half + b"v"}}, a_map(4), "t")
 
 
 @given(

@@ -22,7 +22,7 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX
+from engine.protocol.sizes import KEYS_MAX
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -226,16 +226,6 @@ def test_more_than_was_said_or_can_be_is_refused_and_forgotten() -> None:
     assert isinstance(story.stage(tx, 1, *many, size=1 << 20), Done)
     assert code(story.commit(tx, 1)) == Code.USAGE, "one key too many"
     assert story.values() == [None] * 4
-
-
-def test_more_in_one_partition_than_a_record_holds_is_not_committed() -> None:
-    story, large = Story(1 << 30), bytes(PART_BYTES_MAX // 2)
-    tx = story.tx()
-    for number in (1, 2):
-        assert isinstance(story.stage(tx, number, b"{a}%d" % number, size=PART_BYTES_MAX + 8, value=large), Done)
-    assert code(story.commit(tx, 2)) == Code.CONFLICT
-    assert story.values() == [None] * 4
-    assert not any(story.node.core.replica.partition(number).prepared for number in (0, 1))
 
 
 def test_what_is_staged_can_be_written_as_anything_else_can(monkeypatch: pytest.MonkeyPatch) -> None:

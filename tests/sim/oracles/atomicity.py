@@ -13,7 +13,7 @@ from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import TxId
+from wal.ids import TxId, piece_number, whole_of
 from wal.records import Outcome
 
 
@@ -39,17 +39,20 @@ class Atomicity(Oracle):
         """Each transaction that was voted for, on all copies, in all its partitions that nobody has let begin again."""
         newest = self._ledger.newest
         assert newest is not None
+        votes: dict[TxId, list[tuple[TxId, int]]] = {}  # of all pieces of a transaction
         for tx, parts in self._ledger.votes.items():
-            if tx in world.meaningless:
-                continue
-            votes = [number for number in parts if number not in self._ledger.given_up]
-            ends = {number: self._end(tx, number) for number in votes}
+            if whole_of(tx) not in world.meaningless:
+                here = [(tx, number) for number in parts if number not in self._ledger.given_up]
+                votes.setdefault(whole_of(tx), []).extend(here)
+        for tx, pieces in votes.items():
+            ends = {(piece, number): self._end(piece, number) for piece, number in pieces}
             known = {end for end in ends.values() if end is not None}
             if len(known) > 1:
-                raise Violation("atomicity", f"{tx.hex()} ended in two ways: {ends}", About(txs=(tx,)))
-            for number in votes:
+                said = {(piece_number(piece), number): end for (piece, number), end in ends.items()}
+                raise Violation("atomicity", f"{tx.hex()} ended in two ways: {said}", About(txs=(tx,)))
+            for piece, number in pieces:
                 for node in made(newest, number):
-                    self._judge_copy(world.machines[node], tx, number, next(iter(known), None))
+                    self._judge_copy(world.machines[node], piece, number, next(iter(known), None))
 
     def _end(self, tx: TxId, number: int) -> bool | None:
         """Whether it took effect in a partition; None: it wrote nothing there, or never got so far."""
