@@ -78,22 +78,22 @@ class Acknowledged(Oracle):
     def _judge(self, machine: Machine, request: Put | Swap | CommitTx) -> None:
         newest = self._ledger.newest
         assert newest is not None, "nobody answers before there is a map"
-        spans = self._ledger.spans.get(request.tx, {})
+        spans = self._spans(request.tx)
         kept = self._kept.setdefault(request.tx, {})
         self._touched.setdefault(request.tx, {}).update(dict.fromkeys(_voters(request, newest)))
         for name, keys in _keys(request, newest, spans).items():
-            span = spans.get(name)
-            if span is None:
+            pieces = spans.get(name, [])
+            if not pieces:
                 raise Violation(
                     "acknowledged",
                     f"{machine.name} says done to {request.tx.hex()}, which nobody ever wrote in {fragment_name(name)}",
                     About(txs=(request.tx,), fragments=(name,)),
                 )
-            facts = [self._ledger.facts[name][counter][span.epoch] for counter in counters(span)]
+            facts = [self._ledger.facts[name][counter][span.epoch] for _, span in pieces for counter in counters(span)]
             if [fact.key for fact in facts] != keys:
                 raise Violation("acknowledged", f"{request.tx.hex()} wrote {facts}, not {keys}", About(txs=(request.tx,)))
             kept[name] = facts
-            if name[1] in self._ledger.given_up and span.epoch < newest.placements[name[1]].epoch:
+            if name[1] in self._ledger.given_up and pieces[0][1].epoch < newest.placements[name[1]].epoch:
                 continue  # it was done, and is told again by its decision: its part here went with the partition
             for node in newest.placements[name[1]].in_sync:
                 holder = machine.world.machines.get(node)
@@ -101,13 +101,22 @@ class Acknowledged(Oracle):
                     continue  # a disk that is gone, of which the map remembers the name
                 if not self._ruined.forgive(holder, newest) or _let_go(holder, name[1], newest):
                     continue
-                if not self._durable_on(holder, name, span, request.tx):
-                    raise Violation(
-                        "acknowledged",
-                        f"{machine.name} says done to {request.tx.hex()}; {node} is in sync at {newest.version} and has "
-                        f"{fragment_name(name)} {span.start + 1}-{span.start + span.delta} not on its disk",
-                        About(txs=(request.tx,), fragments=(name,)),
-                    )
+                for tx, span in pieces:
+                    if not self._durable_on(holder, name, span, tx):
+                        raise Violation(
+                            "acknowledged",
+                            f"{machine.name} says done to {request.tx.hex()}; {node} is in sync at {newest.version} and "
+                            f"has {fragment_name(name)} {span.start + 1}-{span.start + span.delta} not on its disk",
+                            About(txs=(request.tx,), fragments=(name,)),
+                        )
+
+    def _spans(self, tx: TxId) -> dict[Fragment, list[tuple[TxId, Span]]]:
+        """The counters that a transaction took, of each piece that it was prepared in."""
+        found: dict[Fragment, list[tuple[TxId, Span]]] = {}
+        for piece in sorted(self._ledger.pieces.get(tx, ())):
+            for name, span in self._ledger.spans[piece].items():
+                found.setdefault(name, []).append((piece, span))
+        return found
 
     def _durable_on(self, machine: Machine, name: Fragment, span: Span, tx: TxId) -> bool:
         """Whether a machine's disk holds these counters, applied or voted for; it may be down."""
@@ -139,7 +148,8 @@ class Acknowledged(Oracle):
 
     def _now(self, tx: TxId, name: Fragment) -> list[object]:
         """What stands where a transaction has written in a fragment."""
-        settled = [self._ledger.settled(name, counter) for counter in counters(self._ledger.spans[tx][name])]
+        spans = self._spans(tx)[name]
+        settled = [self._ledger.settled(name, counter) for _, span in spans for counter in counters(span)]
         return [fact[:3] if fact is not None else None for fact in settled]
 
 

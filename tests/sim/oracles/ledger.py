@@ -18,7 +18,7 @@ from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
-from wal.ids import DECISIONS, NO_VERSION, Fragment, NodeId, TxId, Version
+from wal.ids import DECISIONS, NO_VERSION, Fragment, NodeId, TxId, Version, whole_of
 from wal.records import Committed, History, NoOp, Outcome, Prepare, Record, Update, Write
 
 
@@ -49,6 +49,7 @@ class Ledger(Oracle):
     def __init__(self) -> None:
         self.facts: dict[Fragment, dict[int, dict[int, Fact]]] = {}  # fragment -> counter -> epoch
         self.spans: dict[TxId, dict[Fragment, Span]] = {}  # of the newest epoch
+        self.pieces: dict[TxId, dict[TxId, None]] = {}  # of a transaction, those that have spans
         self.votes: dict[TxId, dict[int, Prepare]] = {}  # by partition
         self.outcomes: dict[TxId, tuple[bool, NodeId]] = {}
         self._unlogged: dict[NodeId, dict[TxId, int]] = {}  # of these what a turn decided that may be lost; where
@@ -130,6 +131,7 @@ class Ledger(Oracle):
             return
         if write.tx:
             spans = self.spans.setdefault(write.tx, {})
+            self.pieces.setdefault(whole_of(write.tx), {})[write.tx] = None
             span = Span(write.epoch, write.start, write.delta)
             if name not in spans or spans[name] < span:
                 spans[name] = span

@@ -9,11 +9,15 @@ from msgspec import structs
 
 from engine.messages import Vote
 from engine.protocol.requests import CommitTx
-from engine.transactions.commits import Large, Transaction
+from engine.transactions.commits import Large, Phase, Transaction
+from engine.transactions.pieces import partition_at, place_of
 from engine.transactions.staging import Staging
+from rebalance.partition import LocalPartition
+from rebalance.ports import Operation
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace
-from wal.ids import NodeId
+from wal.ids import NodeId, whole_of
+from wal.records import Prepare
 
 STAGING = Faults()
 
@@ -96,3 +100,48 @@ def whoever_was_not_asked_is_not_waited_for(machine: Machine) -> None:
         original(sender, message)
 
     around(coordinator, "on_vote", on_vote)
+
+
+@STAGING.fault("5")
+def a_vote_for_one_piece_is_one_for_all(machine: Machine) -> None:
+    """A coordinator counts votes by partition: the first piece there speaks for those that were not asked yet."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def on_vote(original: Callable[..., None], sender: NodeId, vote: Vote) -> None:
+        transaction = coordinator.active.get(whole_of(vote.tx))
+        if transaction is not None and vote.yes and transaction.phase is Phase.PREPARING:
+            for place in [p for p in transaction.awaited if partition_at(p) == vote.partition]:
+                if place != place_of(vote.tx, vote.partition):
+                    del transaction.awaited[place]
+        original(sender, vote)
+
+    around(coordinator, "on_vote", on_vote)
+
+
+@STAGING.fault("5")
+def recovery_asks_for_the_first_pieces(machine: Machine) -> None:
+    """Recovery asks each participant once, and commits if the first piece there is prepared."""
+    assert machine.node is not None
+    coordinator = machine.node.coordinator
+
+    def ask(original: Callable[..., None], transaction: Transaction) -> None:
+        original(transaction)
+        for place in [p for p in transaction.awaited if p != partition_at(p)]:
+            del transaction.awaited[place]
+
+    around(coordinator, "_ask", ask)
+
+
+@STAGING.fault("5")
+def what_is_issued_before_its_epoch_does_not_leave(machine: Machine) -> None:
+    """A new primary logs what is prepared under its epoch, and begins that without having told the other copies."""
+    assert machine.node is not None
+
+    def ship(original: Callable[..., None], operation: Operation, local: LocalPartition) -> None:
+        if local.active or not all(isinstance(record, Prepare) for record in operation.records):
+            original(operation, local)
+        else:
+            operation.counted()
+
+    around(machine.node.replication, "ship", ship)

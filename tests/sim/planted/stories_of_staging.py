@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.messages import PrepareParts
 from engine.protocol.requests import CommitTx, StageWrites
 from tests.sim.clients import Client
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant
+from wal.ids import NodeId, piece_number
 
 STAGING = Stories()
 story = STAGING.story
@@ -124,4 +126,93 @@ def a_coordinator_dies_when_some_parts_were_asked_for(plant: Plant | None) -> No
         reader = stage.another()
         found = [stage.get(name, reader) for name in (X, Y, Z)]
         stage.must(found == [b"1" if told(committing) else None] * 3, f"a transaction is all or nothing: {found}")
+        stage.curtain()
+
+
+# What one writes in one partition, in pieces.
+
+VALUE = bytes(600)
+IN_PIECES = msgspec.structs.replace(SETTINGS, staged_bytes_max=4 << 10, supply_batch_bytes=1 << 10)
+"""A key with such a value is a piece, and one may be on its way at a time; two are too much to begin an epoch with."""
+MANY = [key(1, number) for number in range(4)]
+
+
+def _large(stage: Stage) -> SimTransaction:
+    """A transaction that is decided at n1, and has four pieces at n2."""
+    tx = SimTransaction(stage.client, optimistic=True, timeout_ns=ANSWER_NS, at_once=1)
+    stage.do(tx.put(NAMESPACE, {X: b"1"} | dict.fromkeys(MANY, VALUE)))
+    return tx
+
+
+def _lose_pieces(stage: Stage, first: int) -> Rule:
+    """From this piece on nobody hears what he is asked to vote for."""
+
+    def matches(_: str, __: str, said: object) -> bool:
+        return isinstance(said, PrepareParts) and piece_number(said.tx) >= first
+
+    rule = Rule("a piece", matches, drop=True)
+    stage.world.network.rules.append(rule)
+    return rule
+
+
+def _all_or_nothing(stage: Stage, *, wanted: bool) -> None:
+    reader = stage.another()
+    found = [stage.get(X, reader) is not None, *(stage.get(name, reader) == VALUE for name in MANY)]
+    stage.must(found == [wanted] * 5, f"a transaction is all or nothing: {found}")
+
+
+def _dies(plant: Plant | None, who: tuple[NodeId, ...], pieces: int) -> None:
+    """Some lose their power when so many pieces have voted; the others decide what comes of it, and they come back."""
+    with Stage(plant, settings=IN_PIECES) as stage:
+        lost = _lose_pieces(stage, pieces) if pieces < len(MANY) else stage.lose("finish")
+        committing = stage.begin(_large(stage).commit())
+        stage.until(lambda: lost.caught > 0, f"{pieces} pieces have voted")
+        stage.must(pieces == len(MANY) or not told(committing), "not all have voted")
+        stage.power_cut(*who)
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.end(lost)
+        stage.start(*who)
+        stage.until(lambda: committing.done, "the client is told how it ended", look_every=SECOND // 10)
+        _all_or_nothing(stage, wanted=told(committing))
+        stage.curtain()
+
+
+@story
+def a_participant_dies_between_the_pieces(plant: Plant | None) -> None:
+    """n2 has voted for some pieces of four and dies; n3 leads what it led, and finds what is prepared."""
+    for pieces in range(1, 5):
+        _dies(plant, ("n2",), pieces)
+
+
+@story
+def a_coordinator_dies_between_the_pieces(plant: Plant | None) -> None:
+    """n2 has voted for some pieces of four, n1 dies: recovery may commit if all of them are prepared, and else must not."""
+    for pieces in range(1, 5):
+        _dies(plant, ("n1",), pieces)
+
+
+@story
+def everybody_dies_between_the_pieces(plant: Plant | None) -> None:
+    """All lose their power when some pieces of four are on their disks: those are prepared still, and not more."""
+    for pieces in range(1, 5):
+        _dies(plant, ("n1", "n2", "n3"), pieces)
+
+
+@story
+def a_copy_comes_back_while_pieces_are_prepared(plant: Plant | None) -> None:
+    """n3 was away when four pieces voted, and is told of what is prepared; then n2 dies, and n3 leads what it led."""
+    with Stage(plant, settings=IN_PIECES) as stage:
+        stage.power_cut("n3")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        lost = stage.lose("finish")
+        committing = stage.begin(_large(stage).commit())
+        stage.until(lambda: told(committing), "all have voted")
+        stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
+        stage.start("n3")
+        stage.wait(4 * SETTINGS.suspicion_ms)
+        stage.power_cut("n2")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.end(lost)
+        stage.start("n2")
+        _all_or_nothing(stage, wanted=True)
         stage.curtain()
