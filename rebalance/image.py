@@ -111,7 +111,7 @@ def _without(tail: list[Write], held: list[tuple[int, int]]) -> list[Write]:
 
 
 def _with(tail: list[Write], put: list[tuple[int, int, bytes]]) -> list[Write]:
-    values = {at: list(tail[at].values) for at, _, _ in put}
+    values = {at: list(tail[at].values) for at in dict.fromkeys(at for at, _, _ in put)}
     for at, position, value in put:
         values[at][position] = value
     return [msgspec.structs.replace(w, values=values[at]) if at in values else w for at, w in enumerate(tail)]

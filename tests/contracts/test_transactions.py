@@ -83,6 +83,21 @@ def test_a_transaction_over_many_partitions_and_namespaces_is_one(db: engine.Dat
     assert db.transaction_status(tx.id) == "committed"
 
 
+def test_what_is_more_than_a_record_holds_is_one_transaction_in_one_partition(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes]
+) -> None:
+    values = {b"{one}%d" % number: bytes([number]) * (12 << 20) for number in range(3)}
+    with db.transaction(timeout=PATIENCE_SECONDS) as tx:
+        tx.namespace(ns).put_many(values)
+        tx.namespace(ns).put(b"beside", b"1")
+    assert all(ns.get(key) == value for key, value in values.items())
+    assert ns.get(b"beside") == b"1"
+    with db.transaction(timeout=PATIENCE_SECONDS) as tx:
+        for key in values:
+            tx.namespace(ns).delete(key)
+    assert ns.count() == 1
+
+
 @both_modes
 @pytest.mark.parametrize("error", [OurOwn, KeyboardInterrupt, engine.UsageError])
 def test_an_exception_rolls_back(

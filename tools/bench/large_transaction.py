@@ -18,23 +18,25 @@ LOOK_SECONDS = 0.02
 REST_SECONDS = 3.0
 TIMEOUT_SECONDS = 300.0
 KEY_BYTES = 8
-SHAPES = (256, KEYS_MAX)
-"""So many keys, over all partitions, have as many bytes as one transaction may write."""
+SHAPES = ((256, b""), (KEYS_MAX, b""), (17, b"{one}"), (KEYS_MAX, b"{one}"))
+"""So many keys, over all partitions or all with one tag in one, have as many bytes as one transaction may write."""
 
 
 async def large_transaction(setting: Setting, figure: str, goal: float) -> list[Measured]:
     """One transaction of 256 MiB over three nodes, of which each keeps all: in few keys, and in as many as may be."""
     found: list[Measured] = []
-    for keys in SHAPES:
-        async with three_nodes(setting, f"{figure}-{keys}") as (cluster, database):
-            setting.say(f"{figure}: {keys:,} keys")
-            found += await _written(cluster, database, figure, keys, goal)
+    for keys, tag in SHAPES:
+        async with three_nodes(setting, f"{figure}-{keys}{'-one' if tag else ''}") as (cluster, database):
+            where = f"{keys:,} keys{' of one partition' if tag else ''}"
+            setting.say(f"{figure}: {where}")
+            found += await _written(cluster, database, figure, _values(keys, tag), where, goal)
     return found
 
 
-async def _written(cluster: LocalCluster, database: aio.Database, figure: str, keys: int, goal: float) -> list[Measured]:
-    namespace = database.namespace(NAMESPACE)
-    values = _values(keys)
+async def _written(
+    cluster: LocalCluster, database: aio.Database, figure: str, values: dict[bytes, bytes], where: str, goal: float
+) -> list[Measured]:
+    namespace, keys = database.namespace(NAMESPACE), len(values)
     await namespace.put(b"first", b"")
     peak = before = max(node.rss_bytes() for node in cluster.running)
     began = time.perf_counter()
@@ -48,7 +50,7 @@ async def _written(cluster: LocalCluster, database: aio.Database, figure: str, k
     count_is("keys", keys + 1, await namespace.count())
     turns = [(await ask(node.address, "status"))["turns"] for node in cluster.running]
     size = sum(map(len, values)) + sum(map(len, values.values()))
-    what = f"of a transaction of {size // MIB} MiB in {keys:,} keys"
+    what = f"of a transaction of {size // MIB} MiB in {where}"
     return [
         Measured(
             figure=figure,
@@ -85,6 +87,6 @@ async def _write(database: aio.Database, values: dict[bytes, bytes]) -> float:
     return time.perf_counter()
 
 
-def _values(keys: int) -> dict[bytes, bytes]:
-    words = (TRANSACTION_BYTES_MAX // keys - KEY_BYTES) // 4
-    return {b"%08d" % number: number.to_bytes(4, "big") * words for number in range(keys)}
+def _values(keys: int, tag: bytes) -> dict[bytes, bytes]:
+    words = (TRANSACTION_BYTES_MAX // keys - len(tag) - KEY_BYTES) // 4
+    return {tag + b"%08d" % number: number.to_bytes(4, "big") * words for number in range(keys)}
