@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from wal.codec import BlockHeader
 from wal.growing import BYTES, HIGH, LOW, WRITES, GrowingIndex, Row, speak
-from wal.ids import DECISIONS, NAME_MAX, Fragment
+from wal.ids import DECISIONS, NAME_MAX, TX_ID_BYTES, Fragment
 from wal.index import SegmentIndex, Touched, touched_by
 from wal.parts import RECORDS_MIN, parts_max
 from wal.records import History, Record, Update, Write
@@ -197,7 +197,7 @@ class Notes:
         index.starts.append(offset)
         slots, spoken = self._summary.begin(ordinal), 0
         for write in writes:
-            keys, start, at = write.keys, write.start, crc32(write.tx)
+            keys, start, at = write.keys, write.start, crc32(write.tx[:TX_ID_BYTES])
             slots[at & MASK] = slots[at >> SHIFT & MASK] = YES
             row = known_as((write.namespace, write.partition))
             if row is None or write.closed or len(keys) != 1 or (value := write.values[0]) is None:

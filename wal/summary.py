@@ -19,7 +19,7 @@ from typing import Any, get_args
 import msgspec
 
 from wal.growing import GrowingIndex
-from wal.ids import DECISIONS, TxId
+from wal.ids import DECISIONS, TxId, whole_of
 from wal.records import (
     EpochStart,
     Forget,
@@ -120,10 +120,10 @@ class Summary:
         self.tally.kind(_KINDS[kind], records, size)
 
     def name(self, names: Collection[TxId]) -> None:
-        """Note the transactions that a block names."""
+        """Note the transactions that a block names, also by pieces of them."""
         slots = self.filters.open
         self.filters.names += len(names)
-        for at in map(crc32, names):
+        for at in map(crc32, map(whole_of, names)):
             slots[at & MASK] = slots[at >> SHIFT & MASK] = YES
 
     def _go_through(self, ordinal: int, records: Sequence[Record]) -> None:

@@ -147,7 +147,7 @@ class Inquiry:
                 "partition": number,
                 "decision": prepare.decision,
                 "participants": len(prepare.participants),
-                "named": prepare.participants[:NAMED_MAX],
+                "named": list(dict.fromkeys(prepare.participants[:NAMED_MAX])),
                 "held": prepare.held,
                 "age_ms": (self.node.core.now - since) // MS,
             }
@@ -162,8 +162,8 @@ class Inquiry:
                 "outcome": ("commit" if t.commit else "abort") if t.phase in (Phase.DECIDING, Phase.FINISHING) else "",
                 "decision": t.decision,
                 "participants": len(t.participants),
-                "named": t.participants[:NAMED_MAX],
-                "awaited": list(map(partition_at, islice(t.awaited, NAMED_MAX))),
+                "named": list(dict.fromkeys(t.participants[:NAMED_MAX])),
+                "awaited": list(dict.fromkeys(map(partition_at, islice(t.awaited, NAMED_MAX)))),
                 "age_ms": (self.node.core.now - t.since) // MS,
             }
             yield row, 1

@@ -64,7 +64,7 @@ def written(updates: int, *, per_block: int = 20, sessions: int = 7) -> MemoryDi
 
 
 def tx_of(n: int, sessions: int) -> bytes:
-    return b"session%03d" % (n % sessions) + (n // sessions).to_bytes(6, "big")
+    return b"sess%06d" % (n % sessions) + (n // sessions).to_bytes(6, "big")
 
 
 def footers(disk: MemoryDisk) -> Iterator[tuple[str, Footer]]:

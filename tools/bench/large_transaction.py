@@ -29,12 +29,12 @@ async def large_transaction(setting: Setting, figure: str, goal: float) -> list[
         async with three_nodes(setting, f"{figure}-{keys}{'-one' if tag else ''}") as (cluster, database):
             where = f"{keys:,} keys{' of one partition' if tag else ''}"
             setting.say(f"{figure}: {where}")
-            found += await _written(cluster, database, figure, _values(keys, tag), where, goal)
+            found += await _written(cluster, database, figure, _values(keys, tag), where=where, goal=goal)
     return found
 
 
 async def _written(
-    cluster: LocalCluster, database: aio.Database, figure: str, values: dict[bytes, bytes], where: str, goal: float
+    cluster: LocalCluster, database: aio.Database, figure: str, values: dict[bytes, bytes], *, where: str, goal: float
 ) -> list[Measured]:
     namespace, keys = database.namespace(NAMESPACE), len(values)
     await namespace.put(b"first", b"")

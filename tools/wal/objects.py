@@ -109,7 +109,7 @@ class Told:
                     epoch=epoch,
                     writes=[self._write(write) for write in writes],
                     locks=[s.LockedKey(_name(ns), self._bytes(key)) for ns, key in locks],
-                    participants=participants,
+                    participants=list(dict.fromkeys(participants)),
                     decided_in=decision,
                     issued_in=origin,
                     held=held,

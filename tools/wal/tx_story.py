@@ -107,7 +107,7 @@ class TxStory:
         if not ways:
             return End.UNKNOWN, "nothing here says how it came out"
         end = End.COMMITTED if ways.pop() else End.ABORTED
-        silent = [f"p{partition}" for partition in dict.fromkeys(self.participants) if partition not in by_partition]
+        silent = [f"p{partition}" for partition in self.participants if partition not in by_partition]
         if silent and end is End.COMMITTED:
             return end, f"and nothing that was read tells of {', '.join(silent)}"
         return end, "everywhere"
@@ -199,7 +199,7 @@ class TxReading:
         match record:
             case r.Prepare(piece) if (tx := whole_of(piece)) in self._stories:
                 story, at = self._stories[tx], (self._node, record.partition, piece_number(piece))
-                story.participants = story.participants or list(record.participants)
+                story.participants = story.participants or list(dict.fromkeys(record.participants))
                 if at not in story.outcomes:
                     story.prepared[at] = record.epoch
                 again = f" issued again, first in e{record.origin}" if record.origin else ""
