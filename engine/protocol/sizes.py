@@ -30,8 +30,7 @@ KEYS_MAX = 100_000
 """Keys in one request; a turn with more of them would take so long that the node would be taken for dead."""
 REQUEST_BYTES_MAX = 64 << 20
 PART_BYTES_MAX = 32 << 20
-"""Of what a batch writes in one partition: it is one record of the log on every copy. Of a transaction that is prepared in
-pieces."""
+"""Of what a batch writes in one partition: it is one record of the log on every copy."""
 TRANSACTION_BYTES_MAX = 256 << 20
 """Of keys and values that one transaction writes."""
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Part, PrepareParts
-from engine.protocol.sizes import PART_BYTES_MAX
 from engine.transactions.commits import Large, Phase, Transaction, pieces_of
 from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK, Participant
@@ -51,8 +50,8 @@ class Asking(Deciding):
             core.work += len(transaction.awaited) // 2
 
     def _piece_bytes(self) -> int:
-        """What of a transaction lies in one partition is prepared in pieces, if it has more bytes than this."""
-        return min(PART_BYTES_MAX, max(1, self.core.settings.staged_bytes_max // FLYING_OF_STAGED))
+        """What a large transaction writes in one partition is prepared in pieces, if it has more bytes than this."""
+        return min(ROUND_BYTES, max(1, self.core.settings.staged_bytes_max // FLYING_OF_STAGED))
 
     def _ask_on(self, transaction: Transaction, large: Large, voted: int) -> None:
         """A part of a large one has voted, and needs not be kept: there is room for others."""
