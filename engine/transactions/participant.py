@@ -59,11 +59,11 @@ class Participant(Rule):
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         # Since when; when its outcome was asked for; the turn in which the copies were told of it, if it was this node's.
         self._doubt_since: dict[tuple[TxId, int], tuple[int, int, int | None]] = {}
-        self.owner_of: dict[TxId, TxId] = {}  # transaction, or a piece -> the owner of its locks
+        self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
 
     def owner(self, tx: TxId) -> TxId:
         """Who holds the locks of a transaction, or of a piece of one."""
-        return self.owner_of.get(tx) or whole_of(tx)
+        return self.owner_of.get(whole_of(tx)) or whole_of(tx)
 
     # Prepare.
 
@@ -142,7 +142,7 @@ class Participant(Rule):
             held=message.held,
         )
         core.log(prepare)
-        self.owner_of[tx] = message.owner
+        self.owner_of[whole_of(tx)] = message.owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now, core.turns)
         records: list[r.Record] = [prepare]
@@ -312,8 +312,6 @@ class Participant(Rule):
             self.locks.release(owner, some, acked=acked)
             self.locking.reads.outcome_known(some)
             yield len(some)
-        if piece_number(tx) or not self.locks.is_owner(owner):
-            self.owner_of.pop(tx, None)
         if not self.locks.is_owner(owner):
             self.owner_of.pop(whole_of(tx), None)
 

@@ -217,3 +217,19 @@ def test_answers_of_pieces_are_forgotten_with_that_of_the_whole() -> None:
     assert len(results) == 5
     results.forget_up_to([(b"a session.", sequence_of(tx))])
     assert len(results) == 0
+
+
+def test_pieces_in_several_partitions_are_of_one_owner() -> None:
+    """Each second piece of a partition has the id of the second piece of any other: both give back what they have."""
+    story, tx = story_of_pieces()
+    there = [b"{%s}%d" % (tag, number) for tag in (b"a", b"c") for number in range(4)]
+    assert len({partition_of(key, 2) for key in there}) == 2
+    owner = tx_of(b"an owner..", 1)
+    writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("acc", there, [VALUE] * 8)]
+    where = partition_of(KEYS[0], 2)
+    assert isinstance(story.ask(StageWrites(1, tx, owner, where, 1, 900, writes)), Done)
+    commit = CommitTx(9, tx, owner, True, [("acc", KEYS[:1], [VALUE])], [], [], staged=1)
+    assert story.ask(commit) == Done(9)
+    assert not story.node.locks
+    assert not story.node.participant.owner_of
+    assert not list(story.node.locks.keys_in_doubt(0)) + list(story.node.locks.keys_in_doubt(1))
