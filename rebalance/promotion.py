@@ -22,7 +22,7 @@ from typing import assert_never, get_args
 
 from rebalance.issuing import issue_prepared, prepare_in, write_in
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
-from rebalance.partition import LocalPartition, PartitionState, Role
+from rebalance.partition import LocalPartition, PartitionState, Role, bytes_prepared
 from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import rows_as_they_are, work_of_prepared
@@ -195,7 +195,7 @@ class Promotion(Rule):
             return
         answers: list[CopyTail] = []
         early: list[CopyTail] = []
-        room = TAIL_BYTES_MAX
+        size = 0
         core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
             local = core.local[theirs.partition] if theirs.partition < len(core.local) else None
@@ -213,10 +213,15 @@ class Promotion(Rule):
             except (CounterError, ValueError) as nonsense:
                 core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
                 continue
-            prepares, room = prepared_for(theirs, state, room, core.settings.supply_batch_bytes)
+            prepares = prepared_for(theirs, state)
             answers.append(
                 CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
             )
+            size += sum(map(bytes_prepared, prepares))
+            if size >= TAIL_BYTES_MAX:
+                probe("promotion.answers_in_several_tails")
+                core.send(sender, Tail(message.version, answers))
+                answers, size = [], 0
         if early:
             probe("promotion.asked_before_the_step")
             self._early.setdefault(sender, {}).update((theirs.partition, theirs) for theirs in early)

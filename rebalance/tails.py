@@ -12,7 +12,7 @@ from wal.ids import Namespace, NodeId
 from wal.probe import probe
 
 TAIL_BYTES_MAX = 64 << 20
-"""Of what is prepared, in one answer."""
+"""Of what is prepared in one partition, in an answer; no `supply_batch_bytes` may be more."""
 
 
 def newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:
@@ -41,23 +41,24 @@ def lacked_by(theirs: CopyTail, state: PartitionState) -> list[r.Write]:
     return writes
 
 
-def prepared_for(theirs: CopyTail, state: PartitionState, room: int, little: int) -> tuple[list[r.Prepare], int]:
-    """What is prepared here and not there, as far as there is room for it, in bytes; and what room is left.
+def prepared_for(theirs: CopyTail, state: PartitionState) -> list[r.Prepare]:
+    """What is prepared here and is to be told to a copy, because it lacks it or will.
 
-    A copy that lacks this one's epoch has forgotten what was prepared before, unless it was more than `little`: then it was
-    issued again on all copies before the epoch began. What finds no room was not voted for, since a copy in sync lacks it:
-    so it may be closed.
+    A copy that lacks this one's epoch forgets with its beginning what was prepared before it, unless that was issued again
+    first. So it is told all of it, if that is no more than may come with an epoch's beginning on whichever node. What is
+    more was issued again before on all copies; and what of it has no room here some copy in sync lacks, so that it was not
+    voted for and may be closed.
     """
-    anew = state.epoch > theirs.epoch and state.prepared_bytes <= little
-    found: list[r.Prepare] = []
+    anew = state.epoch > theirs.epoch and state.prepared_bytes <= TAIL_BYTES_MAX
+    found, size = list[r.Prepare](), 0
     for tx, prepare in state.prepared.items():
         if anew or tx not in theirs.prepared:
-            room -= bytes_prepared(prepare)
-            if room < 0:
+            size += bytes_prepared(prepare)
+            if size > TAIL_BYTES_MAX:
                 probe("promotion.left_out_what_was_not_voted_for")
                 break
             found.append(prepare)
-    return found, max(0, room)
+    return found
 
 
 def emptied(state: PartitionState) -> bool:
