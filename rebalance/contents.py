@@ -33,6 +33,11 @@ NOTHING = Sums(0, 0)
 OVERTAKEN = -1
 """No digest: a checkpoint came before the store below was asked for its own."""
 
+HASHED_MAX = 8 << 20
+"""Of the values of one piece of a sum; the one with which it is more is its last."""
+HASHED_OF_WORK = 16 << 10
+"""So many bytes of a value are as much work to hash as one thing that is decided."""
+
 _pack = struct.Struct(">QQ").pack  # epoch, counter
 
 
@@ -91,6 +96,16 @@ class Held(Protocol):
         ...
 
 
+def _hashed_at_once(rows: Sequence[tuple[bytes, Entry]]) -> tuple[Sequence[tuple[bytes, Entry]], int]:
+    """So many of these, the first one in any case, as have `HASHED_MAX` bytes; and how much work their bytes are."""
+    size = 0
+    for at, (_, entry) in enumerate(rows):
+        size += len(entry.value or b"")
+        if size > HASHED_MAX:
+            return rows[: at + 1], size // HASHED_OF_WORK
+    return rows, size // HASHED_OF_WORK
+
+
 class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
@@ -112,11 +127,11 @@ class Walk:
 
     def step(self, work: int) -> int:
         """Look at up to so many rows, or fewer large ones; how much work it was."""
-        changes, beside = self._changes[self._at : self._at + work], 0
+        changes, beside = _hashed_at_once(self._changes[self._at : self._at + work])
         if self._held is not None:
             keys = [key for key, _ in changes]
-            fit, beside = self._held.fit(keys)
-            changes = changes[:fit]
+            fit, below = self._held.fit(keys)
+            changes, beside = changes[:fit], beside + below
             found = self._sum - self._held(keys[:fit])
         else:
             found = self._sum

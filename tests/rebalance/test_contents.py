@@ -9,7 +9,7 @@ from engine.state.held import Held
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
-from rebalance.contents import row_digest
+from rebalance.contents import HASHED_MAX, HASHED_OF_WORK, row_digest
 from tests.engine.state.test_replica import MOVES, NAMESPACES, NEAR_A_DIGEST, PARTITIONS, Move, fold, record_of
 from wal import records as r
 from wal.ids import Fragment
@@ -227,3 +227,17 @@ def test_keys_that_are_new_are_not_looked_up_one_by_one_because_others_were_not(
     far_apart = [key + b"-" for key in below.rows][::50]
     assert held(far_apart) == 0
     assert len(below.looked_up) > len(far_apart) // 2
+
+
+def test_what_is_large_is_summed_up_in_pieces_and_is_work() -> None:
+    store = LayeredStore(MemoryStore())
+    replica, value = Replica(store), bytes(HASHED_MAX // 4)
+    for start in range(10):
+        replica.apply(put(start, b"large-%d" % start, value))
+    walk = store.walk(NAME)()
+    assert walk is not None
+    works = []
+    while not walk.done:
+        works.append(walk.step(500))
+    assert works == [5 + 5 * len(value) // HASHED_OF_WORK] * 2, "the row with which it is too much ends a piece"
+    assert store.walked(NAME, walk) == recomputed(replica)
