@@ -32,7 +32,7 @@ from rebalance.comparing import sum_up
 from rebalance.following import Following
 from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, Stands, ToAntiEntropy
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, Node, leads, may_act
+from rebalance.ports import MS, WORK_MAX, Node, leads, may_act
 from rebalance.proving import Proving
 from rebalance.rule import NewMap, Rule
 from rebalance.telling import no_contents
@@ -122,8 +122,11 @@ class AntiEntropy(Rule):
         self.alarm.at = self.core.now + max(1, self.core.settings.anti_entropy_ms * MS // TICKS)
 
     def tick(self) -> None:
-        """Read some rows, and compare some copies."""
+        """Read some rows, and compare some copies, in a turn that has room for it."""
         core = self.core
+        if core.work >= WORK_MAX:
+            self.alarm.at = core.now + MS
+            return
         self._plan()
         if not may_act(core, core.fence):
             return

@@ -9,6 +9,7 @@ from rebalance import proving
 from rebalance.choice import Kind
 from rebalance.entropy import FRAGMENTS_A_TICK, TICKS
 from rebalance.messages import AskProofs, Heal, Proofs
+from rebalance.ports import MS, WORK_MAX
 from rebalance.proving import ROWS_A_STEP, ROWS_AT_ONCE
 from rebalance.rule import NewMap
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
@@ -324,6 +325,17 @@ def test_a_tick_takes_no_more_than_its_budget(monkeypatch: pytest.MonkeyPatch) -
     entropy.tick()
     assert len(asked) == 1, "a partition and its fragment"
     assert NAMESPACE in copies["n1"].replica.partition(0).fragments
+
+
+def test_a_turn_that_is_full_puts_it_off() -> None:
+    copies = written(partitions=TICKS, rows=1)
+    core, entropy = copies["n1"], copies["n1"].entropy
+    before, core.work = entropy.proving.rows, WORK_MAX
+    entropy.tick()
+    assert (entropy.proving.rows, entropy.alarm.at) == (before, core.now + MS)
+    core.work = 0
+    entropy.tick()
+    assert entropy.proving.rows > before
 
 
 @pytest.mark.parametrize("namespaces", [16, 256])
