@@ -22,7 +22,7 @@ def test_most_seeds_are_small_and_every_shape_is_drawn() -> None:
 
 
 def test_a_deep_seed_has_fragments_of_thousands_of_rows() -> None:
-    result = run_seed(2, shape=Shape("deep", bulk=2_000, clients=2, storms=1), digest=False)
+    result = run_seed(4, shape=Shape("deep", bulk=2_000, clients=2, storms=1), digest=False)
     assert result.violation is None, str(result.violation)
     assert result.written > 2_000
 
