@@ -17,9 +17,9 @@ from engine.messages import Part
 from engine.protocol.sizes import written_bytes
 from engine.transactions.commits import SPLIT_AT_ONCE
 from wal import records as r
-from wal.ids import EXPIRIES, Namespace, TxId, piece_number
+from wal.ids import EXPIRIES, TABLE_MAX, Namespace, TxId, piece_number
 
-PLACE_BITS = 16
+PLACE_BITS = TABLE_MAX.bit_length()
 """Of a place, those that say in which partition it is; the others say which piece."""
 
 
