@@ -18,7 +18,7 @@ from engine.client.refusals import late, refused
 from engine.protocol.addresses import Address
 from engine.protocol.requests import Code, Done, Failed, GetTable, KeepSessions, Remap, Reply, Request, Table, Values
 from rebalance.table import Topology, version_of
-from wal.ids import MINOR_BITS, NO_VERSION
+from wal.ids import MINOR_BITS
 from wal.probe import probe
 
 TABLE_MS = 300
@@ -404,6 +404,11 @@ class Router:
             self._redo(errand, flight.items, stale=True)
         self._table_asked_at = None
 
+    def stood_still(self, ns: int) -> None:
+        """This client did not run for so long: none of it counts as waiting."""
+        for errand in self._calls.values():
+            errand.deadline += ns
+
     def tick(self, now: int) -> None:
         """Retry what is due, end what is late."""
         self.now = max(self.now, now)
@@ -443,8 +448,3 @@ class Router:
         if self._elsewhere.look_at < NEVER:
             times.append(self._elsewhere.look_at)
         return min(times, default=None)
-
-    @property
-    def version(self) -> str:
-        """The version of the table in use."""
-        return str(version_of(self.topology) if self.topology else NO_VERSION)

@@ -34,6 +34,9 @@ from engine.protocol.wire import (
 from wal.ids import NO_VERSION, TxId, Version
 
 TICK_SECONDS = 0.01
+STOOD_STILL_NS = 1_000_000_000
+"""A loop that did not tick for longer was stopped with its process or its machine, or somebody blocked it: nobody looked
+at what arrived meanwhile, and a node in this process did not run either. No more than this counts as having waited."""
 KEEP_SECONDS = 60.0
 """A client says so often that it lives, also when it has nothing else to say."""
 C = TypeVar("C", bound=Call)
@@ -73,6 +76,7 @@ class Session:
         self.cuts = CutLeases(self, self.loop)
         self._flushing = False
         self._ticking = False
+        self._ticked = 0  # ns; when it did so last, or began to
         self._waiting = 0
         self.closed = False
         self.failure: errors.Error | None = None
@@ -125,7 +129,7 @@ class Session:
         self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
-        now = time.monotonic_ns()
+        now = self._look_at_the_clock()
         self.router.begin(call, now, now + int(seconds * 1e9))
         self._waiting += 1
         try:
@@ -133,7 +137,7 @@ class Session:
                 self._flushing = True
                 self.loop.call_soon(self._flush)
             if not self._ticking:
-                self._ticking = True
+                self._ticking, self._ticked = True, now
                 self.loop.call_later(TICK_SECONDS, self._tick)
             await future
         except asyncio.CancelledError:
@@ -188,11 +192,20 @@ class Session:
             if not future.done():
                 future.set_result(None)
 
+    def _look_at_the_clock(self) -> int:
+        """What time it is, in ns, once those who wait were given back what they did not have of it."""
+        now = time.monotonic_ns()
+        if self._ticking and now - self._ticked > STOOD_STILL_NS:
+            self.router.stood_still(now - self._ticked - STOOD_STILL_NS)
+            self._ticked = now
+        return now
+
     def _tick(self) -> None:
         if self.closed or not self._waiting:
             self._ticking = False
             return
-        self.router.tick(time.monotonic_ns())
+        self._ticked = now = self._look_at_the_clock()
+        self.router.tick(now)
         self._flush()
         self.loop.call_later(TICK_SECONDS, self._tick)
 

@@ -1,0 +1,152 @@
+"""A client that did not run for a while, because its process, its machine or its loop stood still, has not waited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+import engine
+from engine.client import session as session_module
+from engine.client.calls import GetCall
+from engine.client.session import TICK_SECONDS, Session
+from engine.protocol.addresses import Address
+from engine.protocol.requests import GetTable, Request, Values
+from tests.engine.client.test_routing import SECOND, table
+from wal.ids import Version
+
+NODE = "127.0.0.1:1"
+
+
+class Clock:
+    """The clock that the session reads: it goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = SECOND
+
+    def monotonic_ns(self) -> int:
+        """As that of `time`."""
+        return self.now
+
+    def time_ns(self) -> int:
+        """As that of `time`."""
+        return self.now
+
+
+class Ways:
+    """A node that takes everything and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    def connect(self, address: Address) -> None:
+        """It is there already."""
+
+    def send(self, address: Address, requests: list[Request]) -> None:
+        """Keep what was asked."""
+        self.asked += [request for request in requests if not isinstance(request, GetTable)]
+
+    async def close(self) -> None:
+        """There is nothing to hang up."""
+
+
+class Story:
+    """A session of one node, which has the clock of the story."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.ways = clock, Ways()
+        self.session = Session([NODE], timeout=2.0)
+        self.session.links = self.ways
+        self.session.on_connected(NODE)
+        self.session.on_replies(NODE, [table(Version(1, 0), "aaaa")])
+
+    def get(self) -> asyncio.Task[GetCall]:
+        """Begin to read a key."""
+        return asyncio.ensure_future(self.session.call(GetCall("acc", [b"k"])))
+
+    async def ticks(self) -> None:
+        """The loop runs, and what is due is looked at."""
+        await asyncio.sleep(3 * TICK_SECONDS)
+
+    async def wait(self, seconds: float, times: int = 1) -> None:
+        """So long the loop does not tick, so often."""
+        for _ in range(times):
+            self.clock.now += int(seconds * SECOND)
+            await self.ticks()
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Story], Coroutine[Any, Any, None]]], None]:
+    """How a story is told."""
+    clock = Clock()
+    monkeypatch.setattr(session_module, "time", clock)
+
+    def told(story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
+        async def whole() -> None:
+            await story(Story(clock))
+
+        asyncio.run(whole())
+
+    return told
+
+
+Telling = Callable[[Callable[[Story], Coroutine[Any, Any, None]]], None]
+
+
+def test_who_stood_still_for_longer_than_it_would_wait_is_answered(play: Telling) -> None:
+    async def story(client: Story) -> None:
+        reading = client.get()
+        await client.ticks()
+        await client.wait(60)
+        assert not reading.done(), "it ran for no second of them"
+        (asked,) = client.ways.asked
+        client.session.on_replies(NODE, [Values(asked.id, [(1, 1, b"v")])])
+        assert (await reading).values == [(1, 1, b"v")]
+
+    play(story)
+
+
+def test_who_runs_waits_for_as_long_as_it_said(play: Telling) -> None:
+    async def story(client: Story) -> None:
+        reading = client.get()
+        await client.ticks()
+        await client.wait(0.9, times=2)
+        assert not reading.done()
+        await client.wait(0.9)
+        with pytest.raises(engine.Unavailable, match="no answer"):
+            await reading
+
+    play(story)
+
+
+def test_who_stands_still_again_and_again_does_not_wait_for_ever(play: Telling) -> None:
+    async def story(client: Story) -> None:
+        reading = client.get()
+        await client.ticks()
+        await client.wait(60)
+        assert not reading.done()
+        await client.wait(60)
+        with pytest.raises(engine.Unavailable):
+            await reading
+
+    play(story)
+
+
+def test_what_is_begun_after_it_has_no_share_in_it(play: Telling) -> None:
+    async def story(client: Story) -> None:
+        before = client.get()
+        await client.ticks()
+        client.clock.now += 60 * SECOND
+        after = client.get()  # in the pass of the loop that comes before its next tick
+        await client.ticks()
+        await client.wait(0.9)
+        assert not after.done()
+        await client.wait(0.9, times=2)
+        with pytest.raises(engine.Unavailable):
+            await after
+        with pytest.raises(engine.Unavailable):
+            await before
+
+    play(story)
