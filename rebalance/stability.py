@@ -42,7 +42,7 @@ class Stability(Rule):
         self._look_at = self.core.now + LOOK_MS * MS
         self._looking = list(self.core.replica.tails)
         self._stood, self._stands = self._stands, {}
-        self._go_on()
+        self.core.resume(self._go_on)
 
     def _go_on(self) -> None:
         core, quiet = self.core, dict[int, list[tuple[Namespace, int]]]()

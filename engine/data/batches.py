@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.data.sizes import pieces_of, size_of
+from engine.data.sizes import batches_of, size_of
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
@@ -106,7 +106,8 @@ def pieces_again(
     said = 0
     for (receivers, acked, counts), operations in regrouped.items():
         large = [] if counts else [o for o in operations if large_in(o.records)]
-        for piece, size in pieces_of([o for o in operations if o not in large] if large else operations):
+        for piece in batches_of([o for o in operations if o not in large] if large else operations):
+            size = sum(size_of(operation.records) for operation in piece)
             later = said > 0 and said + size > SAID_AT_ONCE
             yield piece, receivers, dict.fromkeys(acked), counts, False, later
             said += size

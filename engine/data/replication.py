@@ -1,13 +1,13 @@
 """How a primary's records reach the other copies, and when they count.
 
-In one turn a primary may decide thousands of updates. All that go to the same copies leave as one batch; each copy logs
-the batch, and answers when it is durable there. A batch **counts** when every in-sync copy has answered: only then are
-its operations applied, their LWM moved and their clients told. MOVING copies get every batch too and are not waited for,
-unless the primary is about to vouch for them.
+In one turn a primary may decide thousands of updates. All that go to the same copies leave as one batch, or as several that
+are each a part of a turn; each copy logs batches whole, leaves the next ones to its next turn, and answers when they are
+durable there. A batch **counts** when every in-sync copy has answered: only then are its operations applied, their LWM
+moved and their clients told. MOVING copies get every batch too and are waited for when the primary is to vouch for them.
 
 Nothing here relies on order or on exactly-once delivery: a batch is sent again until it is answered, and a copy takes it
-once. It could apply most records as often as it likes, but a vote that wrote nothing is known by its outcome alone, and
-that is forgotten some day. When the topology changes, what does not count yet is sent again to the copies of the new map.
+once: a vote that wrote nothing is known by its outcome alone, and that is forgotten some day. When the topology changes,
+what does not count yet is sent again to the copies of the new map.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.cluster.claims import Claims
 from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import size_of
+from engine.data.sizes import FEW_OF_ONE_TURN, answers_of, batches_of, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
@@ -69,7 +69,7 @@ class Replication(Rule):
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
         self._answered: dict[NodeId, int] = {}  # the newest batch that each copy has answered
-        self._acks: dict[NodeId, list[int]] = {}
+        self._acks: dict[NodeId, list[tuple[int, int]]] = {}  # taken, each with its work
         self._taken_of: dict[NodeId, dict[int, None]] = {}  # primary -> batches of this version that are not over there
         self._over: dict[NodeId, int] = {}  # primary -> all batches below are
         self._fence = NO_VERSION  # of these
@@ -99,18 +99,20 @@ class Replication(Rule):
         ship(operation, local)
 
     def flush(self) -> None:
-        """End of the turn: one batch for each set of receivers leaves, what waits for nobody counts, and answers leave."""
+        """End of the turn: a batch for each set of receivers leaves, what waits for nobody counts, and answers leave."""
         while self._turn:
             turn, self._turn = self._turn, {}
             for receivers, operations in turn.items():
-                self._dispatch(operations, receivers, {})
+                for some in batches_of(operations) if len(operations) > FEW_OF_ONE_TURN else (operations,):
+                    self._dispatch(some, receivers, {})
         self.take_early()
-        for sender, sequences in self._acks.items():
-            self.core.send(sender, Replicated(self.core.fence, sequences, self.core.claim_lsn))
+        for sender, taken in self._acks.items():
+            for answered in answers_of(taken):
+                self.core.send(sender, Replicated(self.core.fence, [s for s, _ in answered], self.core.claim_lsn))
         self._acks = {}
 
     def take_early(self) -> None:
-        """Take what was put off, where nothing that it is about is on its way any more."""
+        """Take what was put off, where it waits for nothing any more."""
         self._early.take(self.core, self._demanded, self.on_replicate)
 
     def _dispatch(
@@ -160,9 +162,8 @@ class Replication(Rule):
                 del self._batches[batch.sequence]
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
-        core, oldest = self.core, next(iter(self._batches))
-        batch.said = self._sequence
-        core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, oldest, core.era))
+        core, batch.said = self.core, self._sequence
+        core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, next(iter(self._batches)), core.era))
 
     def _note_lagging(self, batch: Batch) -> None:
         """MOVING copies get a batch: it can be found by the copy and by the partition until they answer."""
@@ -193,8 +194,8 @@ class Replication(Rule):
 
     def _drop_backlog(self, node: NodeId) -> None:
         """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest."""
-        behind = self._lagging.get(node, {})
-        for batch in list({b.sequence: b for batches in behind.values() for b in batches.values()}.values()):
+        behind = chain.from_iterable(batches.values() for batches in self._lagging.get(node, {}).values())
+        for batch in list({b.sequence: b for b in behind}.values()):
             self._not_lagging(batch, node)
             if batch.counts and not batch.lagging:
                 self._batches.pop(batch.sequence, None)
@@ -323,8 +324,7 @@ class Replication(Rule):
 
     def on_replicate(self, sender: NodeId, message: Replicate) -> None:
         """Log and apply a batch of the primary, a large one when it was worked out; answer when it is durable, or never."""
-        core = self.core
-        work = sum(map(work_of, message.records))
+        core, work = self.core, sum(map(work_of, message.records))
         core.work += work
         if not may_act(core, message.version):
             if message.version > core.version:
@@ -342,7 +342,7 @@ class Replication(Rule):
             probe("replicate.batch_was_over")
             return
         if message.sequence in known:
-            self._acks.setdefault(sender, []).append(message.sequence)
+            self._acks.setdefault(sender, []).append((message.sequence, work))
             return
         if self._coming and (sender, message.sequence) in self._coming:
             probe("replicate.said_again_while_it_is_worked_out")
@@ -364,7 +364,7 @@ class Replication(Rule):
             raise
         if len(taken) == len(message.records):
             known[message.sequence] = None
-        self._acks.setdefault(sender, []).append(message.sequence)
+        self._acks.setdefault(sender, []).append((message.sequence, work))
 
     def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | int | None:
         """The records of a batch that this node takes; a partition whose supply comes first; or None to have it sent again.

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import TypeVar
 
-from rebalance.ports import Shipped
+from engine.data.concerns import work_of
+from rebalance.ports import WORK_MAX, Shipped
 from wal import records as r
 
-BATCH_BYTES_MAX = 16 << 20
-"""Of what is sent again after a change of topology; a turn's batch is as large as the turn."""
+T = TypeVar("T")
+
+BATCH_WORK = WORK_MAX // 4
+"""Of what a turn of a copy does, for one batch: it takes one whole, and so does hardly more than a turn may. A primary may
+decide as much in one turn as fills another's, and what it sent in several comes to a copy together."""
 
 
-def pieces_of(operations: list[Shipped]) -> Iterator[tuple[list[Shipped], int]]:
-    """Operations of many turns, in batches that are as large as one turn's may be; each with its size."""
-    piece, total = list[Shipped](), 0
-    for operation in operations:
-        size = size_of(operation.records)
-        if piece and total + size > BATCH_BYTES_MAX:
-            yield piece, total
-            piece, total = [], 0
-        piece.append(operation)
-        total += size
-    if piece:
-        yield piece, total
+FEW_OF_ONE_TURN = 8
+"""So few operations, decided in one turn, are a batch, and nobody looks how much work they are."""
+
+
+def batches_of(operations: list[Shipped]) -> Iterable[list[Shipped]]:
+    """Operations in their order, cut into batches; one that is more than that goes alone."""
+    return _cut(operations, _work_of)
+
+
+def answers_of(taken: list[tuple[int, int]]) -> Iterable[list[tuple[int, int]]]:
+    """Batches that were taken, each with its work, as they are answered: to count them is work for their primary, which
+    takes an answer whole, too."""
+    return (taken,) if len(taken) == 1 else _cut(taken, itemgetter(1))
+
+
+def _work_of(operation: Shipped) -> int:
+    return sum(map(work_of, operation.records))
+
+
+def _cut(things: Iterable[T], weighs: Callable[[T], int]) -> Iterator[list[T]]:
+    some, total = list[T](), 0
+    for thing in things:
+        work = weighs(thing)
+        if some and total + work > BATCH_WORK:
+            yield some
+            some, total = [], 0
+        some.append(thing)
+        total += work
+    if some:
+        yield some
 
 
 def size_of(records: Sequence[r.Record]) -> int:

@@ -38,7 +38,7 @@ from wal import records as r
 from wal.ids import DECISIONS, NAME, TxId
 from wal.probe import probe
 
-PIECE_WORK = 1_000
+PIECE_WORK = 500
 """Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
 
 

@@ -45,6 +45,7 @@ from engine.protocol.requests import (
 )
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage
+from engine.turn.core import WAITED_WORK
 from engine.turn.effects import Effects
 from engine.turn.events import (
     Asked,
@@ -154,15 +155,16 @@ class Node(Machines):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()
+        room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
         said, core.to_self = deque(core.to_self), []
-        while said and core.work < WORK_MAX:
+        while said and core.work < room:
             core.work += 1
             message = said.popleft()
             self._on_message[type(message)](core.node, message)
         core.to_self[:0] = said
         waiting = self._waiting
         waiting.extend(events)
-        while waiting and core.work < WORK_MAX:
+        while waiting and core.work < room:
             core.work += 1
             self._take(waiting.popleft())
         if waiting:

@@ -30,6 +30,9 @@ CROWDED_AT = 3
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
 less of it than makes one due at other times. Nobody wrote it, so it can wait."""
 
+WAITED_WORK = WORK_MAX // 4
+"""For what an earlier turn has left so much of this one is kept: that gets on in any case, whatever came meanwhile."""
+
 
 class Core:
     """Shared by the machines of one node."""

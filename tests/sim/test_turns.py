@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from engine.data.expiry import row_of
+from engine.data.sizes import BATCH_WORK
 from engine.messages import Commit, CommitStep, Part, ProposeStep, Replicate
 from engine.node.node import Node
 from engine.protocol.requests import (
@@ -50,7 +51,7 @@ from rebalance.fragment import FragmentState
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, Demand, Have, SingleMap
 from rebalance.partition import Role
-from rebalance.ports import WORK_MAX
+from rebalance.ports import LITTLE, WORK_MAX
 from rebalance.promotion import EPOCH_WORK
 from rebalance.steps import Step
 from tests.sim.costs import Costs, CountingStore, Modelled
@@ -179,6 +180,22 @@ def test_a_wiped_node_is_supplied_without_looking_at_everything_again_and_again(
     assert twice.most <= WORK_MAX + PIECE_MAX
     assert sum(twice.choices.values()) <= 2.5 * sum(once.choices.values())
     assert sum(twice.choices.values()) <= 4 * 256 * 2
+
+
+@pytest.mark.parametrize("what_is_written", ["what is new", "what is there"])
+def test_what_primaries_send_of_many_fragments_comes_together_and_is_left_to_later_turns(what_is_written: str) -> None:
+    """Where turns take their time, what was sent in several of them is there at once; a second later it is stable."""
+    partitions, namespaces = 512, 8
+    with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2), costs=Modelled()) as world:
+        work = Work()
+        if what_is_written == "what is there":
+            _cluster(world, partitions, namespaces)
+        else:
+            _cluster(world, partitions, 0)
+        world.watch([work])
+        _put(world, partitions, namespaces, b"w")
+        world.run_for(3 * SECOND)
+    assert work.most <= WORK_MAX + BATCH_WORK + LITTLE
 
 
 PARTITIONS_MOST = 16_384

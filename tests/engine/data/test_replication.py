@@ -6,10 +6,10 @@ import sys
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
-from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON
+from engine.data.batches import FEW, PATIENCE_MAX, SAID_AT_ONCE, SMALL_BYTES, SOON
 from engine.data.concerns import work_of
 from engine.data.replication import Replication
-from engine.data.sizes import BATCH_BYTES_MAX
+from engine.data.sizes import BATCH_WORK
 from engine.messages import Message, Replicate, Replicated
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.state.replica import Replica
@@ -104,6 +104,21 @@ class Primary:
         return times
 
 
+def _copy() -> Primary:
+    """The same node as a copy in sync, which has begun the epoch of n2."""
+    copy = Primary()
+    copy.core.serving = True
+    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
+    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    return copy
+
+
+def _shipped(primary: Primary, *operations: Noted) -> list[Replicate]:
+    """What leaves when they are shipped in one turn."""
+    primary.ship(*operations)
+    return [batch for _, batch in primary.sent()]
+
+
 def test_a_batch_without_an_answer_is_sent_again_after_pauses_that_double() -> None:
     primary = Primary()
     primary.ship(Noted(0, size=SMALL_BYTES))
@@ -192,22 +207,47 @@ def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() ->
     assert operation.counts
 
 
+def test_what_is_decided_in_one_turn_leaves_in_batches_of_which_a_copy_can_leave_some_to_its_next() -> None:
+    """In their order, as each was decided whole; and what no batch holds goes alone."""
+    primary, each = Primary(), work_of(Noted(0).records[0])
+    operations = [Noted(start, BATCH_WORK * BYTES_OF_WORK if start == 7 else 1) for start in range(3 * BATCH_WORK)]
+    batches = _shipped(primary, *operations)
+    assert [record for batch in batches for record in batch.records] == [o.records[0] for o in operations]
+    assert max(sum(map(work_of, batch.records)) for batch in batches if len(batch.records) > 1) <= BATCH_WORK
+    assert [len(batch.records) for batch in batches[:3]] == [7, 1, BATCH_WORK // each]
+    for batch in reversed(batches):
+        primary.answer("n2", batch)
+    assert all(operation.counts for operation in operations)
+
+
+def test_a_copy_answers_in_as_much_as_its_primary_can_count_in_a_part_of_a_turn() -> None:
+    primary, copy = Primary(), _copy()
+    batches = _shipped(primary, *(Noted(start) for start in range(2 * BATCH_WORK)))
+    small = [batch for start in range(9) for batch in _shipped(primary, Noted(2 * BATCH_WORK + start))]
+    for batch in (*batches, *small):
+        copy.replication.on_replicate("n2", batch)
+    copy.replication.flush()
+    answers = [said for _, said in copy.core.effects.send if isinstance(said, Replicated)]
+    assert [sequence for answer in answers for sequence in answer.sequences] == [b.sequence for b in (*batches, *small)]
+    assert [len(answer.sequences) for answer in answers] == [1] * len(batches) + [len(small)]
+
+
 def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together() -> None:
     primary = Primary()
-    operations = [Noted(start, BATCH_BYTES_MAX // 3) for start in range(7)]
+    operations = [Noted(start, SAID_AT_ONCE // 3) for start in range(7)]
     for operation in operations:
         primary.ship(operation)
     primary.sent()
     primary.replication.switch(NewMap([], [], []))
     batches = [batch for _, batch in primary.sent()]
-    assert [len(batch.records) for batch in batches] == [2], "that is enough for a turn"
-    while len(batches) < 4:
+    assert [len(batch.records) for batch in batches] == [1, 1], "that is enough for a turn"
+    while len(batches) < 7:
         primary.core.work = WORK_MAX  # what came is as much as it may do
         assert primary.replication.wake_at <= primary.core.now, "the others are to leave at once"
         primary.replication.tick()
         ((_, batch),) = primary.sent()
         batches.append(batch)
-    assert [len(batch.records) for batch in batches] == [2, 2, 2, 1]
+    assert [len(batch.records) for batch in batches] == [1] * 7
     assert len(primary.replication.open_records()) == len(operations), "all of them are known, sent or not"
     for batch in batches:
         primary.answer("n2", batch)
@@ -219,8 +259,8 @@ def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_
     primary.local.needed, primary.local.moving, primary.local.receivers = ("n2", "n3"), (), (("n2", "n3"), ())
     operations = [Noted(start) for start in range(1_000)]
     primary.ship(*operations)
-    ((_, batch),) = primary.sent()
-    primary.answer("n2", batch)
+    for _, batch in primary.sent():
+        primary.answer("n2", batch)
     primary.local.needed, primary.local.receivers = ("n2",), (("n2",), ())
 
     def called(_frame: object, event: str, _what: object) -> None:
@@ -252,12 +292,9 @@ def test_what_a_copy_that_stays_has_not_answered_is_said_again_when_another_is_l
 
 
 def test_the_outcome_of_a_large_transaction_is_taken_once_more_by_a_copy_in_which_it_has_ended() -> None:
-    copy = Primary()
-    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
+    copy = _copy()
     keys = [b"%d" % number for number in range(LARGE_KEYS + 1)]
     write = r.Write("acc", 0, 1, 0, keys, [b""] * len(keys), 0)
-    copy.core.serving = True
-    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
     copy.core.replica.apply(r.Prepare(TX, 0, 1, [write], [], [0], 0))
     outcome = r.Outcome(TX, 0, 1, True, [("acc", 0, len(keys))])
     for sequence in (1, 2):  # the second time in another batch, because a topology came between
@@ -354,10 +391,7 @@ def test_a_large_write_that_is_about_to_leave_goes_to_the_next_primary_as_it_is(
 
 
 def test_a_large_write_that_a_copy_works_out_is_refused_when_its_primary_has_moved_meanwhile() -> None:
-    copy, write = Primary(), Large()
-    copy.core.serving = True
-    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
-    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    copy, write = _copy(), Large()
     copy.core.work = WORK_MAX - 1
     copy.replication.on_replicate("n2", Replicate(Version(1, 0), 1, write.records, 1))
     assert copy.core.resumed, "half of it is worked out"
@@ -371,10 +405,7 @@ def test_a_large_write_that_a_copy_works_out_is_refused_when_its_primary_has_mov
 
 def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
     """Thirty batches of nearly two thousand keys were as much work as thirty of one."""
-    copy, start, taken = Primary(), 0, 0
-    copy.core.serving = True
-    copy.local.role, copy.local.placement = Role.BACKUP, Placement(1, 1, ("n2", "n1"), ("n2", "n1"))
-    copy.core.replica.apply(r.EpochStart(0, 1, [("acc", 1)]))
+    copy, start, taken = _copy(), 0, 0
     copy.core.work = 0
     while copy.core.work < WORK_MAX:
         keys = [b"%d" % number for number in range(LARGE_KEYS)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.protocol.requests import Done, Get, Put, Values
+from engine.turn.core import WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
 from rebalance.ports import LITTLE, WORK_MAX
@@ -54,6 +55,29 @@ def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
     asked: list[Event] = [Asked(1, Get(2, "acc", [b"k000001"]))] * (2 * WORK_MAX)
     turns = (node.turn(node.core.now + 1, asked) for _ in range(8 * PARTITIONS // LITTLE))
     assert any(isinstance(task, WriteCheckpoint) for effects in turns for task in effects.tasks)
+
+
+def test_what_an_earlier_turn_has_left_finds_room_however_much_came() -> None:
+    """It gets on in any case, and the turn is no longer for that."""
+    alone, pieces = Alone(PARTITIONS), list[int]()
+    busy(alone)
+    node = alone.node
+    core = node.core
+
+    def piece() -> None:
+        pieces.append(core.turns)
+        core.work += WAITED_WORK
+        if len(pieces) < 5:
+            core.resume(piece)
+
+    asked: list[Event] = [Asked(1, Get(2, "acc", [b"k000001"]))] * (10 * WORK_MAX)
+    core.resume(piece)
+    began = core.turns
+    while node.untaken or asked:
+        node.turn(core.now + 1, asked)
+        assert core.work <= WORK_MAX + LITTLE
+        asked = []
+    assert pieces == [began + at for at in range(1, 6)]
 
 
 def test_the_answers_that_a_partition_keeps_are_work_for_a_checkpoint() -> None:
