@@ -9,6 +9,7 @@ from itertools import chain
 
 import msgspec
 
+from rebalance.by_fragment import ByFragment
 from rebalance.choice import OF_ROWS, Kind
 from rebalance.messages import Differing, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
@@ -32,9 +33,9 @@ class Progress(msgspec.Struct):
     Of a return most fragments miss nothing: of these there is the kind, and no more. `reasons` are those for rows.
     """
 
-    kinds: dict[Fragment, str] = {}
-    reasons: dict[Fragment, str] = {}
-    expected: dict[Fragment, int] = {}
+    kinds: ByFragment[str] = msgspec.field(default_factory=ByFragment)
+    reasons: ByFragment[str] = msgspec.field(default_factory=ByFragment)
+    expected: ByFragment[int] = msgspec.field(default_factory=ByFragment)
     updates: dict[str, int] = {}
     rows: dict[str, int] = {}
 
@@ -60,7 +61,7 @@ class Session:
         self.partitions = {n: None for part in parts for n in part}
         self.awaited: dict[int, None] = {}  # demanded, and nothing of them was supplied yet
         self.began = False  # it was told of a transfer
-        self.transfers: dict[Fragment, Transfer] = {}  # those of rows
+        self.transfers = ByFragment[Transfer]()  # those of rows
         self.noted: Counter[str] = Counter()  # of these, the operator was told of so many of each kind
         self.in_full = False  # something is taken as rows, or will be
         self.survey: dict[int, list[Fragment]] = {}  # the supplier asks what the rows of these add up to

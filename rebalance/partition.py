@@ -11,14 +11,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rebalance.fragment import FragmentState
 from rebalance.results import Results
 from rebalance.table import Placement, Standing
 from wal import records as r
-from wal.ids import Namespace, NodeId, TxId
+from wal.ids import Fragment, Namespace, NodeId, TxId
 
 Receivers: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...]]
 """(copies that are waited for, copies that are not)"""
@@ -152,6 +153,29 @@ class PartitionState:
     def prepared_bytes(self) -> int:
         """About how many bytes what is prepared here writes."""
         return sum(map(bytes_prepared, self.prepared.values()))
+
+
+class Fragments(Mapping[Fragment, FragmentState]):
+    """All fragments of these partitions, by name."""
+
+    __slots__ = ("_partitions",)
+
+    def __init__(self, partitions: Mapping[int, PartitionState]) -> None:
+        self._partitions = partitions
+
+    def get(self, name: Fragment, default: Any = None) -> Any:
+        """The state of one."""
+        state = self._partitions.get(name[1])
+        return default if state is None else state.fragments.get(name[0], default)
+
+    def __getitem__(self, name: Fragment) -> FragmentState:
+        return self._partitions[name[1]].fragments[name[0]]
+
+    def __iter__(self) -> Iterator[Fragment]:
+        return ((namespace, number) for number, state in self._partitions.items() for namespace in state.fragments)
+
+    def __len__(self) -> int:
+        return sum(len(state.fragments) for state in self._partitions.values())
 
 
 def bytes_prepared(prepare: r.Prepare) -> int:

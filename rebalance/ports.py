@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from rebalance.by_fragment import ByFragment
 from rebalance.contents import Entry, Reading, Walk
 from rebalance.fragment import FragmentState
 from rebalance.messages import CopyMessage
@@ -219,7 +220,7 @@ class Copies(Protocol):
         ...
 
     @property
-    def tails(self) -> Mapping[Fragment, None]:
+    def tails(self) -> ByFragment[None]:
         """Those of them that may have a tail."""
         ...
 

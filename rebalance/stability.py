@@ -9,11 +9,12 @@ nobody waits for it.
 
 from __future__ import annotations
 
+from rebalance.by_fragment import ByFragment
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
 from rebalance.rule import NEVER, Rule
 from wal import records as r
-from wal.ids import Fragment, Namespace
+from wal.ids import Namespace
 
 LOOK_MS = 1_000
 """From look to look."""
@@ -28,48 +29,54 @@ class Stability(Rule):
         self.core = core
         self._shipping = shipping
         self._look_at = 0
-        self._looking: list[Fragment] = []
-        self._stood: dict[Fragment, int] = {}  # LWM at the last look
-        self._stands: dict[Fragment, int] = {}  # and at this one
+        self._looking: list[int] = []  # partitions
+        self._stood, self._stands = ByFragment[int](), ByFragment[int]()  # LWM at the last look, and at this one
 
     @property
     def wake_at(self) -> int:
         """When to look next; never while there is no tail."""
-        return self._look_at if self.core.replica.tails and self.core.serving and not self._looking else NEVER
+        return self._look_at if self.core.replica.tails.parts and self.core.serving and not self._looking else NEVER
 
     def tick(self) -> None:
         """Look at all that have a tail, a piece at a time."""
         self._look_at = self.core.now + LOOK_MS * MS
-        self._looking = list(self.core.replica.tails)
-        self._stood, self._stands = self._stands, {}
+        self._looking = list(self.core.replica.tails.parts)
+        self._stood, self._stands = self._stands, ByFragment()
         self.core.resume(self._go_on)
 
     def _go_on(self) -> None:
-        core, quiet = self.core, dict[int, list[tuple[Namespace, int]]]()
-        piece, self._looking = self._looking[-NAMES_AT_ONCE:], self._looking[:-NAMES_AT_ONCE]
-        core.work += len(piece)
-        for name in piece:
-            fragment, local = core.replica.fragments.get(name), self._local(name)
-            if fragment is None or not (fragment.unstable or fragment.beyond):
-                core.replica.drop_tail(name)
-            elif local is not None and fragment.unstable and not fragment.loading:
-                lwm = fragment.counter.lwm
-                if self._stood.get(name) == lwm:
-                    quiet.setdefault(name[1], []).append((name[0], lwm))
-                else:
-                    self._stands[name] = lwm
-        for number, counters in quiet.items():
-            local = core.local[number]
-            said = r.Stable(number, local.epoch, counters)
-            core.log(said)
-            self._shipping.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
+        core, looked = self.core, 0
+        while self._looking and looked < NAMES_AT_ONCE:
+            number = self._looking.pop()
+            looked += self._look_at_all(number)
+            self._stood.parts.pop(number, None)
+        core.work += looked
         if self._looking:
             core.resume(self._go_on)
-        else:
-            self._stood = {}
 
-    def _local(self, name: Fragment) -> LocalPartition | None:
+    def _look_at_all(self, number: int) -> int:
+        """Say which of those of a partition are stable now; how many there were."""
+        core, quiet, local = self.core, list[tuple[Namespace, int]](), self._local(number)
+        stood = self._stood.of(number)
+        names = list(core.replica.tails.of(number))
+        for namespace in names:
+            fragment = core.replica.fragments.get((namespace, number))
+            if fragment is None or not (fragment.unstable or fragment.beyond):
+                core.replica.drop_tail((namespace, number))
+            elif local is not None and fragment.unstable and not fragment.loading:
+                lwm = fragment.counter.lwm
+                if stood.get(namespace) == lwm:
+                    quiet.append((namespace, lwm))
+                else:
+                    self._stands[namespace, number] = lwm
+        if quiet and local is not None:
+            said = r.Stable(number, local.epoch, quiet)
+            core.log(said)
+            self._shipping.ship(Operation(local, [said]), local)  # true before it counts, and after it is abandoned
+        return len(names)
+
+    def _local(self, number: int) -> LocalPartition | None:
         """The partition, if this node speaks for it."""
         core = self.core
-        local = leads(core, name[1])
+        local = leads(core, number)
         return local if local is not None and local.role is not Role.DRAINING and may_act(core, core.fence) else None

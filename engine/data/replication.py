@@ -108,7 +108,7 @@ class Replication(Rule):
         self.take_early()
         for sender, taken in self._acks.items():
             for answered in answers_of(taken):
-                self.core.send(sender, Replicated(self.core.fence, [s for s, _ in answered], self.core.claim_lsn))
+                self.core.send(sender, Replicated(self.core.fence, answered, self.core.claim_lsn))
         self._acks = {}
 
     def take_early(self) -> None:

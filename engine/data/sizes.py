@@ -26,10 +26,12 @@ def batches_of(operations: list[Shipped]) -> Iterable[list[Shipped]]:
     return _cut(operations, _work_of)
 
 
-def answers_of(taken: list[tuple[int, int]]) -> Iterable[list[tuple[int, int]]]:
+def answers_of(taken: list[tuple[int, int]]) -> Iterable[list[int]]:
     """Batches that were taken, each with its work, as they are answered: to count them is work for their primary, which
     takes an answer whole, too."""
-    return (taken,) if len(taken) == 1 else _cut(taken, itemgetter(1))
+    if len(taken) == 1:
+        return ([taken[0][0]],)
+    return ([sequence for sequence, _ in some] for some in _cut(taken, itemgetter(1)))
 
 
 def _work_of(operation: Shipped) -> int:

@@ -23,6 +23,7 @@ import msgspec
 from engine.state.node_image import version_in
 from engine.state.rows import drop_tombstones
 from engine.state.store import CheckpointImage, LayeredStore
+from rebalance.by_fragment import ByFragment
 from rebalance.fragment import FragmentState
 from rebalance.image import PartitionImage, image_of, partition_image
 from rebalance.partition import PartitionState
@@ -44,12 +45,12 @@ class Changes:
 
     def __init__(self, store: LayeredStore) -> None:
         self.number = 1  # of the next checkpoint: `FragmentState.changed_for` of those that are to be in it
-        self.fragments: dict[Fragment, FragmentState | None] = {}  # None: it is gone
+        self.fragments = ByFragment[FragmentState | None]()  # None: it is gone
         self.partitions: dict[int, PartitionState] = {}
         self.encoded = 0  # states, since the node started
         self._store = store
         self._image: CheckpointImage | None = None  # that is not whole
-        self._fragments_left: dict[Fragment, FragmentState | None] = {}
+        self._fragments_left = ByFragment[FragmentState | None]()
         self._partitions_left: dict[int, PartitionState] = {}
         self._partitions_taken: dict[int, PartitionImage] = {}  # as they were, and not encoded yet
 
@@ -60,6 +61,10 @@ class Changes:
         if fragment.changed_for == self.number:
             return
         self.begin(fragment)
+        self.begun(fragment)
+
+    def begun(self, fragment: FragmentState) -> None:
+        """What was about to change has."""
         fragment.changed_for = self.number
         self.fragments[fragment.name] = fragment
 
@@ -111,7 +116,7 @@ class Changes:
 
         In pieces, each of which says how much work it was.
         """
-        for at, name in enumerate(list(self.fragments)):
+        for at, name in enumerate(self.fragments.names()):
             dropped = PRUNED_AT_ONCE
             while dropped == PRUNED_AT_ONCE:
                 fragment = fragments.get(name)
@@ -132,12 +137,12 @@ class Changes:
         )
         self.number += 1
         self._fragments_left, self._partitions_left = self.fragments, self.partitions
-        self.fragments, self.partitions = {}, {}
+        self.fragments, self.partitions = ByFragment(), {}
         return image
 
     def pieces(self) -> Iterator[int]:
         """Encode what was frozen, state by state, each time saying how much work it was."""
-        for name in list(self._fragments_left):
+        for name in self._fragments_left.names():
             if name in self._fragments_left:
                 yield self._store_fragment(name)
         for number in list(self._partitions_left):
@@ -147,7 +152,7 @@ class Changes:
         for number in list(self._partitions_taken):
             yield self._store_partition(number)
         self._image = None
-        self._fragments_left, self._partitions_left = {}, {}  # they are empty, and take what they took when they were full
+        self._partitions_left = {}  # it is empty, and takes what it took when it was full
 
     def _store_fragment(self, name: Fragment) -> int:
         assert self._image is not None

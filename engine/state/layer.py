@@ -7,15 +7,16 @@ is looked up below then, once: so both cost what has changed, and a count of an 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from sortedcontainers import SortedList
 
+from rebalance.by_fragment import ByFragment
 from rebalance.contents import Entry
-from wal.ids import Fragment
+from wal.ids import Fragment, Namespace
 
 E = TypeVar("E", bound=Entry)
 T = TypeVar("T")
@@ -33,15 +34,15 @@ class Layer(Generic[E]):
     __slots__ = ("_fresh", "_order", "_replaced", "_unseen", "bytes", "cleared", "dead", "rows", "since")
 
     def __init__(self) -> None:
-        self.rows: dict[Fragment, dict[bytes, E]] = {}
-        self.dead: dict[Fragment, dict[bytes, None]] = {}
-        self.cleared: dict[Fragment, None] = {}
-        self.since: dict[Fragment, int] = {}  # up to which counter it had been applied when it began to change here
+        self.rows = ByFragment[dict[bytes, E]]()
+        self.dead = ByFragment[dict[bytes, None]]()
+        self.cleared = ByFragment[None]()
+        self.since = ByFragment[int]()  # up to which counter it had been applied when it began to change here
         self.bytes = 0
-        self._order: dict[Fragment, SortedList[bytes]] = {}
-        self._fresh: dict[Fragment, list[bytes]] = {}  # known to be new, and not in order yet
-        self._replaced: dict[Fragment, tuple[int, int]] = {}  # of so many keys, how many have a row below
-        self._unseen: dict[Fragment, list[bytes]] = {}  # known to be new, and not looked up below yet
+        self._order = ByFragment[SortedList[bytes]]()
+        self._fresh = ByFragment[list[bytes]]()  # known to be new, and not in order yet
+        self._replaced = ByFragment[tuple[int, int]]()  # of so many keys, how many have a row below
+        self._unseen = ByFragment[list[bytes]]()  # known to be new, and not looked up below yet
 
     def clear(self, fragment: Fragment) -> None:
         """Forget all rows of a fragment, here and below."""
@@ -53,9 +54,10 @@ class Layer(Generic[E]):
         self._replaced.pop(fragment, None)
         self._unseen.pop(fragment, None)
 
-    def parts(self) -> list[dict[Fragment, Any]]:
+    def parts(self) -> Iterator[dict[Namespace, Any]]:
         """All that it is made of, to be emptied when nobody reads it any more."""
-        return [self.rows, self.dead, self.cleared, self.since, self._order, self._fresh, self._replaced, self._unseen]
+        made_of = self.rows, self.dead, self.cleared, self.since, self._order, self._fresh, self._replaced, self._unseen
+        return chain.from_iterable(some.taken() for some in made_of)
 
     # In order.
 

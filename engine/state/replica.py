@@ -24,10 +24,11 @@ from engine.state.maps import Maps
 from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import confirm_what_came_later, drop_unconfirmed, preload, put_one_by_one
 from engine.state.store import CheckpointImage, Entry, LayeredStore
+from rebalance.by_fragment import ByFragment
 from rebalance.fragment import KNOWN, NOTHING, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of
 from rebalance.lives import lives_after
-from rebalance.partition import PartitionState
+from rebalance.partition import Fragments, PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
@@ -41,9 +42,9 @@ class Replica:
 
     def __init__(self, store: LayeredStore) -> None:
         self.store = store
-        self.fragments: dict[Fragment, FragmentState] = {}
         self.namespaces: dict[Namespace, None] = {}  # that ever had a fragment here, in this life
         self.partitions: dict[int, PartitionState] = {}
+        self.fragments = Fragments(self.partitions)
         self.incarnation = 0
         self.lives: list[tuple[int, int]] = []  # this one last, each with where its log ended when it began
         self.claimed_at = NO_VERSION
@@ -51,7 +52,7 @@ class Replica:
         self.promised: tuple[Version, Ballot] = (NO_VERSION, NO_BALLOT)
         self.maps = Maps()
         self.trimmed = 1  # the log has a record which says that it begins here
-        self.tails: dict[Fragment, None] = {}  # fragments that may have a tail
+        self.tails = ByFragment[None]()  # fragments that may have a tail
         self.kept: Container[Fragment] = ()  # of these somebody reads the past, and no delete may be forgotten
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self.changes = Changes(store)
@@ -83,8 +84,8 @@ class Replica:
         return self.fragments.get(name) or self._add(FragmentState(self._one_name(name)))
 
     def _add(self, state: FragmentState) -> FragmentState:
-        namespace, number = name = state.name
-        self.fragments[name] = self._ensure_partition(number).fragments[namespace] = state
+        namespace, number = state.name
+        self._ensure_partition(number).fragments[namespace] = state
         self.namespaces[namespace] = None
         return state
 
@@ -101,7 +102,6 @@ class Replica:
     def drop_tail(self, name: Fragment) -> None:
         """A fragment was found to have no tail any more."""
         self.tails.pop(name, None)
-        self.tails = self.tails or {}  # an empty one takes what it took when it was at its largest
 
     # The one apply.
 
@@ -207,7 +207,7 @@ class Replica:
         if how == KNOWN:
             return False
         if first:
-            self.changes.touch(fragment)
+            self.changes.begun(fragment)
         self.tails[fragment.name] = None
         if write.closed:
             return True
@@ -232,20 +232,20 @@ class Replica:
 
     def _prepare(self, record: r.Prepare) -> bool:
         tx, writes, number = record.tx, record.writes, record.partition
-        state, changes, fragments = self.partition(number), self.changes, self.fragments
+        state, changes = self.partition(number), self.changes
         held = state.prepared.get(tx)
         if held is not None and held.epoch >= record.epoch:
             return False
         for write in writes:
-            known = fragments.get((write.namespace, number))
+            known = state.fragments.get(write.namespace)
             if known is not None and known.counter.covers(write.start, write.closed or len(write.keys)):
                 return False  # its outcome came first
         if not writes and state.results.get(tx) is not None:
             return False
-        (changes.partitions.get(number) or self._change_partition(number)).prepared[tx] = record
+        state = changes.partitions.get(number) or self._change_partition(number)
+        state.prepared[tx] = record
         for write in writes:
-            name = (write.namespace, number)
-            fragment = fragments.get(name) or self.ensure_fragment(name)
+            fragment = state.fragments.get(write.namespace) or self.ensure_fragment((write.namespace, number))
             if fragment.changed_for != changes.number:
                 changes.touch(fragment)
             fragment.counter.reserve_to(write.start + (write.closed or len(write.keys)))
@@ -361,7 +361,6 @@ class Replica:
         state.results = Results()
         if gone:
             self.changes.drop(name)
-            self.fragments.pop(name, None)
             self.drop_tail(name)
             self.emptied.pop(name, None)
             state.fragments.pop(name[0], None)

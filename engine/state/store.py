@@ -12,8 +12,9 @@ values that no longer change. So the store lags behind the log by as much as one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -21,8 +22,9 @@ from msgspec import Struct
 from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
 from engine.state.layer import Layer, merged
 from engine.state.loaded import Loaded, Loading
+from rebalance.by_fragment import ByFragment
 from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
-from wal.ids import Fragment
+from wal.ids import Fragment, Namespace
 
 
 class Entry(Struct, frozen=True, gc=False):
@@ -88,7 +90,7 @@ class CheckpointImage(NamedTuple):
     node: dict[str, bytes]
     fragments: dict[Fragment, bytes | None]
     partitions: dict[int, bytes]
-    cleared: list[Fragment]
+    cleared: Collection[Fragment]
     rows: Mapping[Fragment, Mapping[bytes, Entry | None]]
     weight: int = 0
 
@@ -158,7 +160,7 @@ class LayeredStore:
         self._active: Layer[Entry] = Layer()
         self._frozen: Layer[Entry] | None = None
         self._thawed = 0  # how often
-        self._live: dict[Fragment, int | None] = {}  # rows of the base, as far as they were asked for
+        self._live = ByFragment[int | None]()  # rows of the base, as far as they were asked for
 
     @property
     def active_bytes(self) -> int:
@@ -198,11 +200,12 @@ class LayeredStore:
     def put(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key its newest entry, with a value."""
         active = self._active
-        rows = active.rows.get(fragment)
+        part = active.rows.parts.get(fragment[1])  # as `get` has it: each update of each copy comes through here
+        rows = part.get(fragment[0]) if part is not None else None
         if rows is None:
             rows = active.rows[fragment] = {}
         rows[key] = entry
-        if active.dead and fragment in active.dead:
+        if active.dead.parts and fragment in active.dead:
             active.dead[fragment].pop(key, None)
         value = entry.value
         active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
@@ -422,17 +425,17 @@ class LayeredStore:
 
     # Checkpoints.
 
-    def freeze(self) -> tuple[list[Fragment], dict[Fragment, dict[bytes, Entry]]]:
+    def freeze(self) -> tuple[Collection[Fragment], Mapping[Fragment, Mapping[bytes, Entry]]]:
         """Begin a checkpoint: what to clear and what to write. The layer stays readable until `thaw`."""
         assert self._frozen is None, "a checkpoint is under way"
         self._frozen, self._active = self._active, Layer()
-        return list(self._frozen.cleared), self._frozen.rows
+        return self._frozen.cleared, self._frozen.rows
 
-    def thaw(self) -> list[dict[Fragment, Any]]:
+    def thaw(self) -> Iterator[dict[Namespace, Any]]:
         """The checkpoint is in the base: forget the frozen layer. What it had, for whoever empties it in pieces."""
         assert self._frozen is not None, "no checkpoint is under way"
-        gone = [*self._frozen.parts(), self._live]
-        self._frozen, self._live, self._thawed = None, {}, self._thawed + 1
+        gone = chain(self._frozen.parts(), self._live.taken())
+        self._frozen, self._live, self._thawed = None, ByFragment(), self._thawed + 1
         self.base.renew()
         return gone
 

@@ -73,7 +73,7 @@ _decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 def parts_of(image: CheckpointImage) -> Iterator[Part]:
     """The parts of an image, each made when it is asked for."""
-    yield Begin(image.lsn, image.node, image.cleared)
+    yield Begin(image.lsn, image.node, list(image.cleared))
     yield from _states(image)
     for fragment, rows in image.rows.items():
         keys: list[bytes] = []

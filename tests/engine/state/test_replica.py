@@ -286,7 +286,7 @@ def test_looking_up_a_fragment_or_a_partition_creates_nothing() -> None:
     replica = Replica(LayeredStore(MemoryStore()))
     assert replica.fragment(("acc", 3)).counter.lwm == 0
     assert (replica.partition(3).epoch, replica.partition(3).prepared) == (0, {})
-    assert (replica.fragments, replica.namespaces, replica.partitions) == ({}, {}, {})
+    assert (dict(replica.fragments), replica.namespaces, replica.partitions) == ({}, {}, {})
     copy = replica.ensure_fragment(("acc", 3))
     assert replica.fragment(("acc", 3)) is copy
     assert replica.partition(3).fragments == {"acc": copy}

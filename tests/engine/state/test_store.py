@@ -181,7 +181,7 @@ def test_reads_are_the_same_before_while_and_after_a_checkpoint_is_written(store
     assert layered.scan(ACC, b"", 10) == wanted
     cleared, rows = layered.freeze()
     assert layered.scan(ACC, b"", 10) == wanted
-    store.write(image(1, {fragment: dict(changes) for fragment, changes in rows.items()}, cleared))
+    store.write(image(1, {fragment: dict(changes) for fragment, changes in rows.items()}, list(cleared)))
     assert layered.scan(ACC, b"", 10) == wanted
     layered.thaw()
     assert layered.scan(ACC, b"", 10) == wanted

@@ -8,7 +8,7 @@ of every copy must be what its counters say, replayed from the ledger.
 
 from __future__ import annotations
 
-from rebalance.fragment import FragmentState
+from rebalance.partition import Fragments
 from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.equality import ROWS_AT_ONCE, made
@@ -38,7 +38,7 @@ class Deletions(Oracle):
         newest = max((t for t in (self._ledger.newest, world.newest()) if t is not None), key=_version, default=None)
         if newest is None:
             return
-        in_sync: dict[int, list[tuple[NodeId, dict[Fragment, FragmentState]]]] = {}
+        in_sync: dict[int, list[tuple[NodeId, Fragments]]] = {}
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
@@ -56,7 +56,7 @@ class Deletions(Oracle):
                             About(fragments=(name,)),
                         )
 
-    def _in_sync(self, world: World, newest: Topology, number: int) -> list[tuple[NodeId, dict[Fragment, FragmentState]]]:
+    def _in_sync(self, world: World, newest: Topology, number: int) -> list[tuple[NodeId, Fragments]]:
         """Who is to have a partition, and what each of them has; not a disk that is gone, whose name the map remembers."""
         holders = [world.machines[node] for node in newest.placements[number].in_sync if node in world.machines]
         return [
