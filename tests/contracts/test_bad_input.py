@@ -126,7 +126,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[engine.Database]:
 
 
 PROFILE = settings(
-    max_examples=100,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     database=None,
@@ -256,7 +256,7 @@ def test_keys_that_are_tuples_go_with_a_codec_only(codec: Any) -> None:
 
 # Asynchronous: the same again, each in the form that is native.
 
-FEW = settings(PROFILE, max_examples=40)
+FEW = settings(PROFILE, max_examples=25)
 
 
 @pytest.fixture(scope="module")
