@@ -32,6 +32,8 @@ LONGEST_PAUSE_MS = 60_000
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 END_WORK = 500
+LOOKED_OF_WORK = 64
+"""So many fragments are as much work to look at, whether they have a gap, as one thing that is decided."""
 
 
 class Demander(Rule):
@@ -82,8 +84,11 @@ class Demander(Rule):
         """
         if number in self.held:
             return True
-        waits = self.rest.until and any(number in kept for kept in (*self._queue.values(), *self._deferred.values()))
-        return bool(waits) and has_a_gap(self.core.replica.partition(number))
+        if not self.rest.until or not any(number in kept for kept in (*self._queue.values(), *self._deferred.values())):
+            return False
+        state = self.core.replica.partition(number)
+        self.core.work += len(state.fragments) // LOOKED_OF_WORK  # for each record that comes
+        return has_a_gap(state)
 
     def switch(self, new: NewMap) -> None:
         """A new topology: what changed is demanded anew, of whoever is primary now."""

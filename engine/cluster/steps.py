@@ -55,6 +55,8 @@ TOGETHER_MS = 1_000
 """Copies that come one after another wait so long for each other; all that waits for them has waited before."""
 FOLLOWED_MS = 2_000
 """A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
+MOVING_OF_WORK = 32
+"""So many partitions of a map are as much work to look at, whether their copies move, as one thing that is decided."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
@@ -231,6 +233,7 @@ class Steps(Rule):
         """How many copies are not in sync, on nodes that are here."""
         topology = self.core.topology
         if topology is not None and self._moving[0] is not topology:
+            self.core.work += len(topology.placements) // MOVING_OF_WORK
             self._moving = topology, moving_in(topology, *self._moving)
             self._most = max(self._most, self._moving[1]) if self._moving[1] else 0
         return self._moving[1]

@@ -18,14 +18,14 @@ from engine.turn.turns import TURN_MS_MAX
 from rebalance import migrations
 from rebalance.namespaces import NOT_SAID, NamespaceSettings, Stands
 from rebalance.partition import Role
-from rebalance.ports import MS
+from rebalance.ports import MS, all_of
 from rebalance.salvage import as_object
 from rebalance.table import Topology
 from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name
 
 DIGITS_MAX = 5
-COUNTED_OF_WORK = 8
-"""So many partitions of a map are as much work to count as one thing that is decided."""
+ROLES_OF_WORK = 64
+"""So many roles are as much work to count as one thing that is decided."""
 CONTENTS_MAX = 4_096
 """Each digest of contents is a read of the store."""
 
@@ -44,7 +44,8 @@ class Administration:
         nodes, sure = tuple(arguments.get("nodes", [])), "yes" in arguments
         match request.command:
             case "status":
-                body = self.status()
+                self.node.core.in_pieces(self._tell_status(session, request))
+                return  # it answers when it is known what the map comes to
             case "counters":
                 body = self.counters(arguments.get("namespace", []))
             case "progress":
@@ -93,6 +94,16 @@ class Administration:
         else:
             self.node.desk.reply(session, Report(request.id, msgspec.json.encode(body)))
 
+    def _tell_status(self, session: SessionId, request: Admin) -> Iterator[int]:
+        """Answer with the status, when all of the newest map is counted."""
+        core = self.node.core
+        while (topology := core.topology) is not None and not self._counted(topology):
+            self._counts = yield from MapCounts(topology).count()
+        self._answer(session, request, "", self.status())
+
+    def _counted(self, topology: Topology) -> bool:
+        return self._counts is not None and self._counts.topology is topology
+
     def _order_baseline(
         self, session: SessionId, request: Admin, nodes: tuple[NodeId, ...], *, sure: bool
     ) -> Iterator[int]:
@@ -114,7 +125,7 @@ class Administration:
         node, core = self.node, self.node.core
         topology = core.topology
         each = [local.role for local in core.local]
-        core.work += len(each) // COUNTED_OF_WORK
+        core.work += len(each) // ROLES_OF_WORK
         roles = {role.value: count for role in Role if role is not Role.DRAINING and (count := each.count(role))}
         if draining := each.count(Role.DRAINING):  # it serves
             roles[Role.PRIMARY.value] = roles.get(Role.PRIMARY.value, 0) + draining
@@ -162,10 +173,9 @@ class Administration:
         """What the map says, and how its members are."""
         node, core = self.node, self.node.core
         lags = node.replication.lags_ms()
-        if self._counts is None or self._counts.topology is not topology:
-            self._counts = MapCounts(topology)
-            core.work += len(topology.placements) // COUNTED_OF_WORK
         counts = self._counts
+        if counts is None or counts.topology is not topology:
+            counts = self._counts = all_of(MapCounts(topology).count())
         return {
             "cluster": topology.cluster,
             "stamp": f"{counts.stamp:016x}",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.cluster.steps import MOVING_OF_WORK
 from engine.protocol.requests import Done, Get, Put, Values
 from engine.turn.core import WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
+from rebalance.demander import LOOKED_OF_WORK
 from rebalance.ports import LITTLE, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of
@@ -106,3 +108,21 @@ def test_what_nobody_has_any_more_is_freed_in_pieces() -> None:
         assert work < 2 * least
         left = now
     assert not any([little, much, *held])
+
+
+def test_what_is_looked_through_is_work() -> None:
+    """Of a map whether copies move, once; and of a copy of who rests whether it has a gap, for each record that comes."""
+    alone = Alone(PARTITIONS)
+    for number in range(2 * LOOKED_OF_WORK):
+        alone.ask(Put(1, tx_of(CLIENT, number + 1), f"ns{number}", [b"k"], [b"v"]))
+    core, demander, steps = alone.node.core, alone.node.demander, alone.node.steps
+    assert core.topology is not None
+    place = core.topology.place("ns0", b"k")
+    core.work, steps._moving = 0, (None, 0)
+    assert (steps.moving, steps.moving, core.work) == (0, 0, PARTITIONS // MOVING_OF_WORK)
+    core.work = 0
+    assert not demander.passes_over(place)
+    assert not core.work, "it does not rest"
+    demander.rest.until, demander._queue = 1 << 62, {"n2": {place: None}}
+    assert not demander.passes_over(place)
+    assert alone.node.core.work == 2
