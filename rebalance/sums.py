@@ -28,7 +28,9 @@ NOT_WHOLE = 0
 """Of a copy that is loading, or that is doubted, in any of its fragments."""
 MASK = (1 << 64) - 1
 SUMMED_OF_WORK = 15
-"""So many fragments that are summed up are as much work as one thing that is decided; so are so many sums, compared."""
+"""So many fragments that are summed up are as much work as one thing that is decided."""
+COMPARED_OF_WORK = 10
+"""And so many partitions, the sums of whose copies are compared."""
 ADDED_AT_ONCE = 3_000
 _pack = Struct("<QQ").pack
 
@@ -98,13 +100,19 @@ def in_doubt(
         for number, node in single.vouched:
             vouched.setdefault(number, []).append(node)
     found: list[int] = []
+    by_name: dict[str, Mapping[int, int] | None] = {}  # few, for very many partitions
     for number, placement in enumerate(topology.placements):
-        told = {sums[n].get(number) for name in placement.in_sync if (n := node_of(name)) in sums}
-        waited = {sums[n].get(number) for n in vouched.get(number, ()) if n in sums}
+        told = set[int | None]()
+        for name in placement.in_sync:
+            if name not in by_name:
+                by_name[name] = sums.get(node_of(name))
+            if (its := by_name[name]) is not None:
+                told.add(its.get(number))
+        waited = {sums[n].get(number) for n in vouched[number] if n in sums} if number in vouched else ()
         if placement.lost or number in reset or len(told) > 1 or NOT_WHOLE in told or NOT_WHOLE in waited:
             found.append(number)
         if not number % ADDED_AT_ONCE:
-            yield ADDED_AT_ONCE // SUMMED_OF_WORK
+            yield ADDED_AT_ONCE // COMPARED_OF_WORK
     return frozenset(found)
 
 

@@ -9,7 +9,7 @@ from engine.data.sizes import batches_of, size_of
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
-from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped
+from rebalance.ports import MS, WORK_MAX, Shipped
 from wal import records as r
 from wal.ids import NodeId
 from wal.probe import probe
@@ -20,8 +20,6 @@ large batches again while they are in transit would leave no room for anything e
 SOON = 4
 """What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
 unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
-SAID_AT_ONCE = WORK_MAX * BYTES_OF_WORK
-"""Of what a map has sent again so many bytes leave with it; transactions that are prepared may bring many times as much."""
 FEW = 8
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
@@ -106,11 +104,10 @@ def pieces_again(
     said = 0
     for (receivers, acked, counts), operations in regrouped.items():
         large = [] if counts else [o for o in operations if large_in(o.records)]
-        for piece in batches_of([o for o in operations if o not in large] if large else operations):
-            size = sum(size_of(operation.records) for operation in piece)
-            later = said > 0 and said + size > SAID_AT_ONCE
+        for piece, work in batches_of([o for o in operations if o not in large] if large else operations):
+            later = said > 0 and said + work > WORK_MAX
             yield piece, receivers, dict.fromkeys(acked), counts, False, later
-            said += size
+            said += work
         for operation in large:
             yield [operation], receivers, dict.fromkeys(acked), False, True, False
 

@@ -21,7 +21,7 @@ from engine.cluster.claims import Claims
 from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import FEW_OF_ONE_TURN, answers_of, batches_of, size_of
+from engine.data.sizes import answers_of, batches_of_one_turn, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
@@ -103,8 +103,8 @@ class Replication(Rule):
         while self._turn:
             turn, self._turn = self._turn, {}
             for receivers, operations in turn.items():
-                for some in batches_of(operations) if len(operations) > FEW_OF_ONE_TURN else (operations,):
-                    self._dispatch(some, receivers, {})
+                for batch in batches_of_one_turn(operations):
+                    self._dispatch(batch, receivers, {})
         self.take_early()
         for sender, taken in self._acks.items():
             for answered in answers_of(taken):

@@ -17,13 +17,18 @@ BATCH_WORK = WORK_MAX // 4
 decide as much in one turn as fills another's, and what it sent in several comes to a copy together."""
 
 
-FEW_OF_ONE_TURN = 8
-"""So few operations, decided in one turn, are a batch, and nobody looks how much work they are."""
+FEW = 8
+"""So few operations that one turn has decided are hardly more than a part of one."""
 
 
-def batches_of(operations: list[Shipped]) -> Iterable[list[Shipped]]:
-    """Operations in their order, cut into batches; one that is more than that goes alone."""
+def batches_of(operations: list[Shipped]) -> Iterator[tuple[list[Shipped], int]]:
+    """Operations in their order, cut into batches, each with its work; one that is more than that goes alone."""
     return _cut(operations, _work_of)
+
+
+def batches_of_one_turn(operations: list[Shipped]) -> Iterable[list[Shipped]]:
+    """The same of what was decided in one turn; so few that nobody needs to look are one batch."""
+    return (operations,) if len(operations) <= FEW else (batch for batch, _ in batches_of(operations))
 
 
 def answers_of(taken: list[tuple[int, int]]) -> Iterable[list[int]]:
@@ -31,24 +36,24 @@ def answers_of(taken: list[tuple[int, int]]) -> Iterable[list[int]]:
     takes an answer whole, too."""
     if len(taken) == 1:
         return ([taken[0][0]],)
-    return ([sequence for sequence, _ in some] for some in _cut(taken, itemgetter(1)))
+    return ([sequence for sequence, _ in some] for some, _ in _cut(taken, itemgetter(1)))
 
 
 def _work_of(operation: Shipped) -> int:
     return sum(map(work_of, operation.records))
 
 
-def _cut(things: Iterable[T], weighs: Callable[[T], int]) -> Iterator[list[T]]:
+def _cut(things: Iterable[T], weighs: Callable[[T], int]) -> Iterator[tuple[list[T], int]]:
     some, total = list[T](), 0
     for thing in things:
         work = weighs(thing)
         if some and total + work > BATCH_WORK:
-            yield some
+            yield some, total
             some, total = [], 0
         some.append(thing)
         total += work
     if some:
-        yield some
+        yield some, total
 
 
 def size_of(records: Sequence[r.Record]) -> int:

@@ -6,7 +6,7 @@ import sys
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
-from engine.data.batches import FEW, PATIENCE_MAX, SAID_AT_ONCE, SMALL_BYTES, SOON
+from engine.data.batches import FEW, PATIENCE_MAX, SMALL_BYTES, SOON
 from engine.data.concerns import work_of
 from engine.data.replication import Replication
 from engine.data.sizes import BATCH_WORK
@@ -234,7 +234,7 @@ def test_a_copy_answers_in_as_much_as_its_primary_can_count_in_a_part_of_a_turn(
 
 def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together() -> None:
     primary = Primary()
-    operations = [Noted(start, SAID_AT_ONCE // 3) for start in range(7)]
+    operations = [Noted(start, WORK_MAX * BYTES_OF_WORK // 3) for start in range(7)]
     for operation in operations:
         primary.ship(operation)
     primary.sent()
@@ -252,6 +252,19 @@ def test_batches_of_many_turns_are_cut_when_a_new_topology_sends_them_together()
     for batch in batches:
         primary.answer("n2", batch)
     assert all(operation.counts for operation in operations)
+
+
+def test_of_very_many_small_writes_a_map_sends_again_as_much_as_a_turn_may_do() -> None:
+    """Each is next to nothing in bytes."""
+    primary = Primary()
+    _shipped(primary, *(Noted(start) for start in range(4 * WORK_MAX)))
+    primary.replication.switch(NewMap([], [], []))
+    said = sum(work_of(record) for _, batch in primary.sent() for record in batch.records)
+    assert WORK_MAX - BATCH_WORK <= said <= WORK_MAX
+    primary.core.work = 0
+    primary.replication.tick()
+    assert 0 < primary.core.work <= WORK_MAX + BATCH_WORK
+    assert len(primary.replication.open_records()) == 4 * WORK_MAX
 
 
 def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_is_hardly_looked_at() -> None:
