@@ -15,12 +15,17 @@ def moving_in(topology: Topology, before: Topology | None = None, counted: int =
     """How many copies are not in sync, on nodes that are here, and not set aside. Of the map `before` that many were."""
     here = {m.node for m in topology.members if topology.aside.get(m.node, 0) <= 0}
 
+    alike: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], int] = {}  # of many partitions, placed in few ways
+
     def moving(placements: Iterable[Placement]) -> int:
-        return sum(
-            len(here.intersection(p.owners).difference(p.in_sync))
-            for p in placements
-            if len(p.owners) != len(p.in_sync) and not p.lost
-        )
+        count = 0
+        for p in placements:
+            if len(p.owners) != len(p.in_sync) and not p.lost:
+                known = alike.get(placed := (p.owners, p.in_sync))
+                if known is None:
+                    known = alike[placed] = len(here.intersection(p.owners).difference(p.in_sync))
+                count += known
+        return count
 
     now = topology.placements
     if before is None or len(before.placements) != len(now) or _who_is_here(before) != _who_is_here(topology):

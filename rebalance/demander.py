@@ -9,14 +9,15 @@ simply followed by a demand for what is still missing. Until a copy has taken pa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import HAVE_WORK, Held, Progress, Rest, Session, has_a_gap, parts_of, put_in_order
+from rebalance.demanding import Held, Progress, Rest, Session, has_a_gap, parts_of, put_in_order, say_part
 from rebalance.leaves import LEAF_BYTES
-from rebalance.messages import Credit, Demand, Settle, Supply, ToDemander, Transfer
+from rebalance.messages import Credit, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NEVER, NewMap, Rule, drop
@@ -161,30 +162,24 @@ class Demander(Rule):
             self.core.resume(lambda: self._ask_on(session))
 
     def _ask(self, session: Session, part: int) -> None:
-        core = self.core
-        numbers = [number for number in session.parts[part] if number in session.partitions]
-        haves = [
-            self.surveys.have(fragment, no_history=fragment.name in self._no_history)
-            for number in numbers
-            for fragment in core.replica.partition(number).fragments.values()
-        ]
-        core.work += len(numbers) + HAVE_WORK * len(haves)
-        credit = core.settings.supply_credit
-        core.send(
-            session.supplier,
-            Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=len(session.parts)),
-        )
+        have = self.surveys.have
+        say_part(self.core, session, part, lambda held: have(held, no_history=held.name in self._no_history))
 
     def _ask_again(self, session: Session) -> None:
         """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
         core = self.core
         session.asked_at = core.now
         silent = (at for at in range(session.said) if any(number in session.awaited for number in session.parts[at]))
-        for part in islice(silent, AGAIN_PARTS):
-            self._ask(session, part)
+        self._say_again(session, deque(islice(silent, AGAIN_PARTS)))
         if session.batch:
             credit = core.settings.supply_credit
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, credit, again=True))
+
+    def _say_again(self, session: Session, parts: deque[int]) -> None:
+        """Each in what a turn has room for."""
+        if parts and self._sessions.get(session.supplier) is session:
+            self._ask(session, parts.popleft())
+            self.core.resume(lambda: self._say_again(session, parts))
 
     # What is supplied.
 

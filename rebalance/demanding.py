@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 
 import msgspec
 
 from rebalance.by_fragment import ByFragment
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.messages import Differing, Supply, Transfer
+from rebalance.fragment import FragmentState
+from rebalance.messages import Demand, Differing, Have, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
 from rebalance.partition import LocalPartition, PartitionState
 from rebalance.ports import MS, WORK_MAX, Node
@@ -155,6 +156,15 @@ def parts_of(core: Node, surveys: Surveys, numbers: Iterable[int]) -> list[list[
         parts[-1].append(number)
         size += 1 + len(core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
     return parts
+
+
+def say_part(core: Node, session: Session, part: int, have: Callable[[FragmentState], Have]) -> None:
+    """Ask for what is wanted still of one part of a demand."""
+    numbers = [number for number in session.parts[part] if number in session.partitions]
+    haves = [have(held) for number in numbers for held in core.replica.partition(number).fragments.values()]
+    core.work += len(numbers) + HAVE_WORK * len(haves)
+    credit, parts = core.settings.supply_credit, len(session.parts)
+    core.send(session.supplier, Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=parts))
 
 
 class Rest:

@@ -46,6 +46,7 @@ from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from engine.turn.turns import what
 from rebalance import table as topologies
+from rebalance.demander import AGAIN_PARTS
 from rebalance.demanding import PART_HAVES
 from rebalance.fragment import FragmentState
 from rebalance.lives import Life
@@ -198,6 +199,30 @@ def test_what_primaries_send_of_many_fragments_comes_together_and_is_left_to_lat
     assert work.most <= WORK_MAX + BATCH_WORK + LITTLE
 
 
+def test_what_is_asked_for_again_is_cut_into_turns() -> None:
+    """Of all that who comes back has asked for, and of which nothing has come: of two suppliers some parts each."""
+    with World(Draws(1), Settings(cluster="sim", partitions=256, backups=2)) as world:
+        work = Work()
+        _cluster(world, 256, 16)
+        n3 = world.machines["n3"]
+        n3.stop("killed", process_only=True)
+        others = NODES[:2]
+        assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(others), at_most=60 * SECOND)
+        n3.start()
+
+        def is_asking() -> bool:
+            sessions = n3.node.demander._sessions.values() if n3.node is not None else ()
+            return len(sessions) == 2 and all(s.said >= AGAIN_PARTS for s in sessions)
+
+        assert world.run_while(lambda: not is_asking(), at_most=60 * SECOND, look_every=SOON)
+        world.network.cut("hears nothing", [(name, "n3") for name in others])
+        demands = Demands()
+        world.watch([work, demands])
+        world.run_for(SECOND // 2)
+    assert demands.all >= 2 * AGAIN_PARTS, "all of it is said again"
+    assert work.most <= WORK_MAX + PIECE_MAX
+
+
 PARTITIONS_MOST = 16_384
 CALLS_MAX = 220_000
 """Of functions, in one turn. Of a map that changes all of them, each partition is looked at a dozen times in one."""
@@ -278,14 +303,15 @@ def test_many_fragments_begin_an_epoch_in_several_turns(monkeypatch: pytest.Monk
 
 
 class Demands(Observer):
-    """How many parts of demands a turn said that said the most."""
+    """How many parts of demands a turn said that said the most; and how many were said in all."""
 
     def __init__(self) -> None:
-        self.most = 0
+        self.most = self.all = 0
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """Count them."""
-        self.most = max(self.most, sum(type(message) is Demand for _, message in effects.send))
+        said = sum(type(message) is Demand for _, message in effects.send)
+        self.most, self.all = max(self.most, said), self.all + said
 
 
 def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
