@@ -6,8 +6,8 @@ What does not hold together is refused: the checkpoint and the log are all that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -53,28 +53,53 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
     answers: list[tuple[TxId, bytes]] = []
 
 
-def image_of(fragment: FragmentState, row: Row | None = None) -> FragmentImage:
-    """What a checkpoint stores; values that `row` says the rows will have are left to them."""
-    tail = fragment.tail()
-    held = _held(tail, row) if row is not None else []
-    return FragmentImage(
+class TakenFragment(NamedTuple):
+    """A fragment as it was when it was taken down, to be made a `FragmentImage` of later, field by field.
+
+    To take down is quick, whatever there is: records do not change, and what holds them is copied without a look at them.
+    """
+
+    counter: bytes
+    epochs: tuple[tuple[int, int], ...]
+    stable: int
+    stable_digest: int
+    tail: list[Write]
+    digests: tuple[tuple[int, int], ...]
+    loading: bool
+    history_from: int
+    suspects: list[bytes]
+    tombstones: Mapping[bytes, int]
+
+
+class TakenPartition(NamedTuple):
+    """The same for a partition, and a `PartitionImage`."""
+
+    epoch: int
+    prepared: list[r.Prepare]
+    results: Mapping[TxId, int]
+    floor: TxId
+    answers: Mapping[TxId, bytes]
+
+
+def take_down(fragment: FragmentState) -> TakenFragment:
+    """What a checkpoint stores of a fragment as it is now."""
+    return TakenFragment(
         counter=fragment.counter.to_bytes(),
-        epochs=list(fragment.epochs),
+        epochs=fragment.epochs,
         stable=fragment.stable,
         stable_digest=fragment.stable_digest,
-        tail=_without(tail, held) if held else tail,
-        digests=list(fragment.digests),
+        tail=[*(write for _, _, write in fragment.unstable), *fragment.beyond.values()],
+        digests=fragment.digests,
         loading=fragment.loading,
         history_from=fragment.history_from,
         suspects=list(fragment.suspects),
-        tombstones=list(fragment.tombstones.items()),
-        held=held,
+        tombstones=dict(fragment.tombstones),
     )
 
 
-def partition_image(epoch: int, prepared: Iterable[r.Prepare], results: Results) -> PartitionImage:
+def take_down_partition(epoch: int, prepared: Iterable[r.Prepare], results: Results) -> TakenPartition:
     """What a checkpoint stores of a partition, beside its fragments."""
-    return PartitionImage(epoch, list(prepared), results.items(), results.floor, results.answers())
+    return TakenPartition(epoch, [*prepared], dict(results.outcomes()), results.floor, results.answers())
 
 
 def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) -> FragmentState:
@@ -91,23 +116,6 @@ def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) ->
     state.bury_all(dict(image.tombstones))
     state.dropped = image.stable
     return state
-
-
-def _held(tail: list[Write], row: Row) -> list[tuple[int, int]]:
-    """Where in the tail there are large values that the rows have, too."""
-    return [
-        (at, position)
-        for at, write in enumerate(tail)
-        for position, (key, value) in enumerate(zip(write.keys, write.values, strict=True))
-        if value is not None
-        and len(value) > LARGE_BYTES
-        and (found := row(key)) is not None
-        and found[:2] == (write.epoch, write.start + position + 1)
-    ]
-
-
-def _without(tail: list[Write], held: list[tuple[int, int]]) -> list[Write]:
-    return _with(tail, [(at, position, b"") for at, position in held])
 
 
 def _with(tail: list[Write], put: list[tuple[int, int, bytes]]) -> list[Write]:

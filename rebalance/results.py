@@ -69,9 +69,9 @@ class Results:
         if answer is not None:
             self._answers[tx] = answer
 
-    def answers(self) -> list[tuple[TxId, bytes]]:
+    def answers(self) -> dict[TxId, bytes]:
         """All that `answer` would tell."""
-        return list(self._answers.items())
+        return dict(self._answers)
 
     def set_enough(self, enough: int) -> None:
         """There are `many` when there are more than these."""

@@ -1,13 +1,14 @@
 """What changed since the last checkpoint, and a checkpoint of it between its beginning and its last piece.
 
 A checkpoint is the node as it was at one LSN. The rows that changed are frozen in one step (`store.freeze`), and what the
-node knows of itself is encoded then; but to encode the state of every fragment that changed takes longer than a turn may,
-so it is done in pieces, and the node goes on in between.
+node knows of itself is taken down then; but to encode the state of every fragment that changed takes longer than a turn
+may, and so may that of one of them, or of one partition. So it is done in pieces, and the node goes on in between.
 
-It is one state all the same, because **what is about to change and not encoded yet is encoded first** (`keep`), or, of a
-partition, taken down: each state is encoded as it was at the LSN, whenever that is. A state of later would not do, although
-to apply twice does no harm: its counters would know updates whose rows were not frozen, and replaying these would pass them
-over, row and all.
+It is one state all the same, because **what is about to change and was not taken down yet is taken down first** (`keep`),
+which is quick, and encoded later from that: each state is encoded as it was at the LSN, whenever that is. A state of later
+would not do, although to apply twice does no harm: its counters would know updates whose rows were not frozen, and
+replaying these would pass them over, row and all. For the same reason the rows to which a state leaves its large values are
+those that were frozen, and not what has become of them: a copy that was emptied meanwhile, and filled, may have older ones.
 
 Nothing of it is on disk, and nothing rests on it, before the last piece is there: whoever crashes in between comes back
 from the checkpoint before and from the log, which is trimmed only when the next one is written.
@@ -15,17 +16,18 @@ from the checkpoint before and from the log, which is trimmed only when the next
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
-import msgspec
-
-from engine.state.node_image import version_in
+from engine.state.encoding import Piece, pieces_of_fragment, pieces_of_node, pieces_of_partition
+from engine.state.loaded import Encoded
+from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_tombstones
 from engine.state.store import CheckpointImage, LayeredStore
 from rebalance.by_fragment import ByFragment
 from rebalance.fragment import FragmentState
-from rebalance.image import PartitionImage, image_of, partition_image
+from rebalance.image import TakenFragment, TakenPartition, take_down, take_down_partition
 from rebalance.partition import PartitionState
 from wal.ids import COUNTER_MAX, Fragment
 
@@ -34,10 +36,14 @@ PRUNED_AT_ONCE = 200
 LOOKED_AT_ONCE = 32
 """Fragments that are looked at for them."""
 LOOKED_OF_WORK = 4
-KEYS_OF_WORK = 16
-"""So many keys of a state that is encoded are as much work as the state; and so many answers of a partition."""
-BYTES_OF_WORK = 16 << 10
-"""And so many bytes, where something is prepared: that is in it with its values."""
+
+
+class _States(NamedTuple):
+    """Those that a checkpoint has encoded, as its image has them."""
+
+    node: dict[str, Encoded]
+    fragments: dict[Fragment, Encoded | None]
+    partitions: dict[int, Encoded]
 
 
 class Changes:
@@ -48,11 +54,14 @@ class Changes:
         self.fragments = ByFragment[FragmentState | None]()  # None: it is gone
         self.partitions: dict[int, PartitionState] = {}
         self.encoded = 0  # states, since the node started
+        self.encoded_entries = self.encoded_bytes = 0  # of these
         self._store = store
-        self._image: CheckpointImage | None = None  # that is not whole
+        self._image: _States | None = None  # of a checkpoint, and not whole
+        self._node: NodeImage | None = None  # of that
         self._fragments_left = ByFragment[FragmentState | None]()
         self._partitions_left: dict[int, PartitionState] = {}
-        self._partitions_taken: dict[int, PartitionImage] = {}  # as they were, and not encoded yet
+        self._fragments_taken = ByFragment[TakenFragment]()  # as they were, and not encoded yet
+        self._partitions_taken: dict[int, TakenPartition] = {}
 
     # Before a state changes.
 
@@ -90,21 +99,26 @@ class Changes:
     def keep(self, name: Fragment) -> None:
         """A fragment may change now: a checkpoint under way has it as it was."""
         if name in self._fragments_left:
-            self._store_fragment(name)
+            self._take_down(name)
 
     def keep_partition(self, number: int) -> None:
-        """The same for a partition. What is prepared there may be large, so only what it refers to is taken down now."""
-        state = self._partitions_left.pop(number, None)
-        if state is not None:
-            self._partitions_taken[number] = partition_image(state.epoch, state.prepared.values(), state.results)
+        """The same for a partition."""
+        if number in self._partitions_left:
+            self._take_down_partition(number)
 
-    def _encode(self, state: FragmentState) -> tuple[bytes, int]:
-        image = image_of(state, partial(version_in, self._store.get, state.name))
+    def _take_down(self, name: Fragment) -> None:
+        state = self._fragments_left.pop(name)
+        if state is None:
+            assert self._image is not None
+            self._image.fragments[name] = None
+            return
+        self._fragments_taken[name] = take_down(state)
         if state.tombstones and not state.loading and state.droppable(1):
             self.touch(state)  # they became so since `prune`
-        self.encoded += 1
-        work = 1 + (len(image.tombstones) + sum(len(write.keys) for write in image.tail)) // KEYS_OF_WORK
-        return msgspec.msgpack.encode(image), work
+
+    def _take_down_partition(self, number: int) -> None:
+        state = self._partitions_left.pop(number)
+        self._partitions_taken[number] = take_down_partition(state.epoch, state.prepared.values(), state.results)
 
     def _drop_tombstones(self, fragment: FragmentState) -> int:
         return drop_tombstones(self._store, fragment, PRUNED_AT_ONCE)
@@ -127,47 +141,55 @@ class Changes:
             if not at % LOOKED_AT_ONCE:
                 yield LOOKED_OF_WORK
 
-    def freeze(self, lsn: int, node: bytes) -> CheckpointImage:
+    def freeze(self, lsn: int, node: NodeImage) -> CheckpointImage:
         """All that changed is to be stored as it is now; the image is whole when `pieces` has come to its end. O(1)."""
         assert self._image is None, "a checkpoint is being encoded"
         size = self._store.active_bytes
         cleared, rows = self._store.freeze()
-        image = self._image = CheckpointImage(
-            lsn, {"node": node}, fragments={}, partitions={}, cleared=cleared, rows=rows, weight=size
-        )
+        self._image, self._node = _States({}, {}, {}), node
         self.number += 1
         self._fragments_left, self._partitions_left = self.fragments, self.partitions
         self.fragments, self.partitions = ByFragment(), {}
-        return image
+        return CheckpointImage(lsn, *self._image, cleared=cleared, rows=rows, weight=size)
 
     def pieces(self) -> Iterator[int]:
-        """Encode what was frozen, state by state, each time saying how much work it was."""
+        """Encode what was frozen, state by state and each in pieces, every time saying how much work it was."""
+        image, node = self._image, self._node
+        assert image is not None, "nothing was frozen"
+        assert node is not None, "nothing was frozen"
+        image.node["node"] = yield from self._encode(pieces_of_node(node))
         for name in self._fragments_left.names():
             if name in self._fragments_left:
-                yield self._store_fragment(name)
-        for number in list(self._partitions_left):
-            self.keep_partition(number)
-            if number in self._partitions_taken:
-                yield self._store_partition(number)
-        for number in list(self._partitions_taken):
-            yield self._store_partition(number)
-        self._image = None
-        self._partitions_left = {}  # it is empty, and takes what it took when it was full
+                self._take_down(name)
+                if name in self._fragments_taken:
+                    yield from self._store_fragment(image, name)
+                else:
+                    yield 1  # it is gone
+        for name in self._fragments_taken.names():
+            yield from self._store_fragment(image, name)
+        for number in [*self._partitions_taken, *self._partitions_left]:
+            if number in self._partitions_left:
+                self._take_down_partition(number)
+            yield from self._store_partition(image, number)
+        self._image = self._node = None
+        self._partitions_left, self._partitions_taken = {}, {}  # an empty one takes what it took when it was full
 
-    def _store_fragment(self, name: Fragment) -> int:
-        assert self._image is not None
-        state = self._fragments_left.pop(name)
-        if state is None:
-            self._image.fragments[name] = None
-            return 1
-        self._image.fragments[name], work = self._encode(state)
-        return work
+    def _store_fragment(self, image: _States, name: Fragment) -> Iterator[int]:
+        taken = self._fragments_taken.pop(name)
+        row = partial(version_in, self._store.frozen(name))
+        image.fragments[name] = yield from self._encode(pieces_of_fragment(taken, row))
 
-    def _store_partition(self, number: int) -> int:
-        assert self._image is not None
+    def _store_partition(self, image: _States, number: int) -> Iterator[int]:
+        taken = self._partitions_taken.pop(number)
+        image.partitions[number] = yield from self._encode(pieces_of_partition(taken))
+
+    def _encode(self, pieces: Iterable[Piece]) -> Generator[int, None, Encoded]:
+        data: list[bytes] = []
+        for piece in pieces:
+            if piece.data:
+                data.append(piece.data)
+            self.encoded_entries += piece.kept
+            self.encoded_bytes += len(piece.data)
+            yield piece.work
         self.encoded += 1
-        image = self._partitions_taken.pop(number)
-        encoded = self._image.partitions[number] = msgspec.msgpack.encode(image)
-        keys = sum(len(write.keys) for prepare in image.prepared for write in prepare.writes)
-        work = 1 + (len(image.results) + keys) // KEYS_OF_WORK
-        return work + len(encoded) // BYTES_OF_WORK if image.prepared else work
+        return data if len(data) > 1 else data[0]

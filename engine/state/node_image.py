@@ -8,7 +8,7 @@ import msgspec
 
 from engine.state.store import Entry
 from wal import records as r
-from wal.ids import NO_VERSION, Ballot, Fragment, Version
+from wal.ids import NO_VERSION, Ballot, Version
 
 
 class NodeImage(msgspec.Struct, frozen=True, array_like=True):
@@ -25,9 +25,7 @@ class NodeImage(msgspec.Struct, frozen=True, array_like=True):
     trimmed: int = 1
 
 
-def version_in(
-    get: Callable[[Fragment, bytes], Entry | None], name: Fragment, key: bytes
-) -> tuple[int, int, bytes | None] | None:
+def version_in(get: Callable[[bytes], Entry | None], key: bytes) -> tuple[int, int, bytes | None] | None:
     """What a key has, as an image of its fragment wants to know it."""
-    entry = get(name, key)
+    entry = get(key)
     return (entry.epoch, entry.counter, entry.value) if entry is not None else None

@@ -412,14 +412,14 @@ class Replica:
         exchange = self.promised, self.maps.accepted, self.maps.committed
         knows = self.lives, self.claimed_at, self.claims
         node = NodeImage(self.incarnation, *exchange, open_records, *knows, self.trimmed)
-        return self.changes.freeze(lsn, msgspec.msgpack.encode(node))
+        return self.changes.freeze(lsn, node)
 
     def load(self, loaded: Loading) -> list[r.Record]:
         """Begin from a checkpoint; return its open records, to be folded before the log. Raises ValueError."""
         decode, ids = msgspec.msgpack.decode, dict[TxId, TxId]()
         try:
             for name, data in loaded.fragments:
-                row = partial(version_in, self.store.base.get, name)
+                row = partial(version_in, partial(self.store.base.get, name))
                 state = self._add(fragment_of(self._one_name(name), decode(data, type=FragmentImage), row))
                 if state.unstable or state.beyond:
                     self.tails[state.name] = None

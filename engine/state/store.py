@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
 from engine.state.layer import Layer, merged
-from engine.state.loaded import Loaded, Loading
+from engine.state.loaded import Encoded, Loaded, Loading
 from rebalance.by_fragment import ByFragment
 from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
 from wal.ids import Fragment, Namespace
@@ -87,9 +87,9 @@ class CheckpointImage(NamedTuple):
     """
 
     lsn: int
-    node: dict[str, bytes]
-    fragments: dict[Fragment, bytes | None]
-    partitions: dict[int, bytes]
+    node: Mapping[str, Encoded]
+    fragments: Mapping[Fragment, Encoded | None]
+    partitions: Mapping[int, Encoded]
     cleared: Collection[Fragment]
     rows: Mapping[Fragment, Mapping[bytes, Entry | None]]
     weight: int = 0
@@ -343,8 +343,10 @@ class LayeredStore:
 
     def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
         """What lies below what came since the last checkpoint began, until a `thaw`. `stored`: the store may have some."""
-        if fragment in self._active.cleared:
-            return _nothing
+        return _nothing if fragment in self._active.cleared else self.frozen(fragment, stored=stored)
+
+    def frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+        """The same, whatever came since: the rows of a checkpoint that is under way; without one, those of the store."""
         below = self._below_frozen(fragment, stored=stored)
         rows = self._frozen.rows.get(fragment) if self._frozen is not None else None
         return below if rows is None else partial(_either, rows, below)
@@ -440,8 +442,7 @@ class LayeredStore:
         return gone
 
 
-def _nothing(_: bytes) -> Entry | None:
-    return None
+_nothing = dict[bytes, Entry]().get
 
 
 def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:

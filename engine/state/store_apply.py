@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, assert_never
+from typing import Generic, NamedTuple, TypeVar, assert_never
 
 import lmdb
 
+from engine.state.loaded import Encoded
 from engine.state.store import Entry
 from engine.state.store_envelope import (
     FORMAT_KEY,
@@ -35,6 +36,9 @@ GATHERED_BYTES = 8 << 20
 """Rows of a fragment are put in order, and put, so many bytes at a time: what is in a page need not be held twice."""
 
 
+_Name = TypeVar("_Name")
+
+
 class Databases(NamedTuple):
     """The databases of a store."""
 
@@ -48,7 +52,7 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
     """Apply all parts of one checkpoint. The caller commits, or, if this raises, does not. Raises StoreDamaged."""
     removed: list[bytes] = []
     cleared: dict[Fragment, None] = {}
-    states: dict[Fragment, bytes | None] = {}
+    states: dict[Fragment, Encoded | None] = {}
     sums: dict[Fragment, Sums | None] = {}
 
     def sum_up(fragment: Fragment, changes: Mapping[bytes, Entry | None]) -> None:
@@ -60,6 +64,15 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
         except BadEnvelope as error:
             raise damaged(path, str(error), fragment) from error
 
+    def put_partition(number: int, pieces: list[bytes]) -> None:
+        _put(txn, dbs.partitions, PARTITIONS, partition_key(number), pieces)
+
+    def put_node(name: str, pieces: list[bytes]) -> None:
+        assert name, "a value of the node has a name"
+        assert name[0] != "\0", "names that begin with NUL are the store's"
+        _put(txn, dbs.node, NODE, name.encode(), pieces)
+
+    coming = _Coming(states.__setitem__), _Coming(put_partition), _Coming(put_node)
     of, gathered, size = ("", 0), dict[bytes, Entry | None](), 0
     with txn.cursor(dbs.rows) as cursor:
         for part in parts:
@@ -69,14 +82,16 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
                 gathered, size = {}, 0
             match part:
                 case Begin():
-                    _put_node(txn, dbs.node, part)
+                    _put(txn, dbs.node, NODE, FORMAT_KEY, u64(FORMAT))
+                    _put(txn, dbs.node, NODE, LSN_KEY, u64(part.lsn))
                     cleared = dict.fromkeys(part.cleared)
+                    states |= dict.fromkeys(part.gone)
                     for fragment in cleared:
                         _delete_prefix(cursor, fragment_key(fragment))
                 case State():
-                    states.update(part.fragments)
-                    for partition, data in part.partitions:
-                        _put(txn, dbs.partitions, PARTITIONS, partition_key(partition), data)
+                    coming[0].take(part.fragments)
+                    coming[1].take(part.partitions)
+                    coming[2].take(part.node)
                 case Rows():
                     of = part.fragment
                     gathered.update(entries_of(part))
@@ -87,6 +102,8 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
                     assert_never(part)
         else:
             raise AssertionError("a checkpoint has an end")
+    for last in coming:
+        last.end()
     for fragment in (*states, *cleared):
         if fragment not in sums:
             sum_up(fragment, {})
@@ -95,20 +112,34 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
     _put_states(path, txn, dbs, states, sums)
 
 
-def _put_node(txn: lmdb.Transaction[bytes], node: lmdb._Database, part: Begin) -> None:
-    _put(txn, node, NODE, FORMAT_KEY, u64(FORMAT))
-    _put(txn, node, NODE, LSN_KEY, u64(part.lsn))
-    for name, data in part.node.items():
-        assert name, "a value of the node has a name"
-        assert name[0] != "\0", "names that begin with NUL are the store's"
-        _put(txn, node, NODE, name.encode(), data)
+class _Coming(Generic[_Name]):
+    """States of one kind as they come, piece by piece: each is handed on when the next one begins."""
+
+    def __init__(self, take: Callable[[_Name, list[bytes]], None]) -> None:
+        self._take = take
+        self._name: _Name | None = None
+        self._pieces: list[bytes] = []
+
+    def take(self, states: Iterable[tuple[_Name, bytes]]) -> None:
+        """Some more, in their order."""
+        for name, piece in states:
+            if name != self._name:
+                self.end()
+                self._name = name
+            self._pieces.append(piece)
+
+    def end(self) -> None:
+        """There are no more of the one that came last."""
+        if self._name is not None:
+            self._take(self._name, self._pieces)
+        self._name, self._pieces = None, []
 
 
 def _put_states(
     path: Path,
     txn: lmdb.Transaction[bytes],
     dbs: Databases,
-    states: Mapping[Fragment, bytes | None],
+    states: Mapping[Fragment, Encoded | None],
     sums: Mapping[Fragment, Sums | None],
 ) -> None:
     for fragment, known in sums.items():
@@ -127,7 +158,7 @@ def _tell(path: Path, fragment: Fragment, key: bytes, what: str) -> None:
     raise damaged(path, what, fragment, key)
 
 
-def _put(txn: lmdb.Transaction[bytes], db: lmdb._Database, name: bytes, key: bytes, data: bytes) -> None:
+def _put(txn: lmdb.Transaction[bytes], db: lmdb._Database, name: bytes, key: bytes, data: Encoded) -> None:
     txn.put(key, seal_state(name, key, data), db=db)
 
 

@@ -27,6 +27,7 @@ from heapq import merge
 
 from xxhash import xxh3_64_intdigest
 
+from engine.state.loaded import Encoded, in_pieces
 from engine.state.store import GONE, Entry
 from rebalance.contents import NOTHING, Sums, packed_row_digest
 from wal.checksum import crc32c
@@ -202,9 +203,12 @@ def _in_order(changes: Mapping[bytes, Entry | None]) -> Iterable[bytes]:
 # Everything else.
 
 
-def seal_state(database: bytes, key: bytes, data: bytes, head: bytes = _HEAD_LIVE) -> bytes:
+def seal_state(database: bytes, key: bytes, data: Encoded, head: bytes = _HEAD_LIVE) -> bytes:
     """What lies under `key` in one of the small databases."""
-    return head + crc32c(data, crc32c(database + key + head)).to_bytes(4, "big") + data
+    crc, pieces = crc32c(database + key + head), in_pieces(data)
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    return b"".join([head, crc.to_bytes(4, "big"), *pieces])
 
 
 def open_state(database: bytes, key: bytes, raw: bytes) -> bytes:
@@ -212,9 +216,9 @@ def open_state(database: bytes, key: bytes, raw: bytes) -> bytes:
     return _open(database, key, raw, _HEAD_LIVE)
 
 
-def seal_fragment(key: bytes, data: bytes, sums: Sums) -> bytes:
+def seal_fragment(key: bytes, data: Encoded, sums: Sums) -> bytes:
     """A fragment's state, with what its rows add up to."""
-    return seal_state(FRAGMENTS, key, _SUMS.pack(*sums) + data, _HEAD_COUNTED)
+    return seal_state(FRAGMENTS, key, [_SUMS.pack(*sums), *in_pieces(data)], _HEAD_COUNTED)
 
 
 def open_fragment(key: bytes, raw: bytes) -> tuple[bytes, int | None, int | None]:

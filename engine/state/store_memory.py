@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.state.held import fitted, summed
-from engine.state.loaded import Loaded, Loading
+from engine.state.loaded import Loaded, Loading, whole
 from engine.state.store import GONE, CheckpointImage, Entry, Row, is_row
 from rebalance.contents import MASK, NOTHING, Summed, Sums, row_digest, rows_digest
 from wal.ids import Fragment
@@ -183,13 +183,13 @@ class MemoryStore:
 
     def _apply(self, image: CheckpointImage) -> None:
         self._lsn = image.lsn
-        self._node.update(image.node)
-        self._partitions.update(image.partitions)
+        self._node.update({name: whole(data) for name, data in image.node.items()})
+        self._partitions.update({number: whole(data) for number, data in image.partitions.items()})
         for fragment, data in image.fragments.items():
             if data is None:
                 self._fragments.pop(fragment, None)
             else:
-                self._fragments[fragment] = data
+                self._fragments[fragment] = whole(data)
         for fragment in image.cleared:
             self._rows.pop(fragment, None)
             self._sums.pop(fragment, None)

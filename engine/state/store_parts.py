@@ -1,7 +1,8 @@
 """A checkpoint in parts of bounded size, so that it can be handed to another process while its node goes on.
 
 ```
-Begin, State*, Rows*, End        the rows of one fragment follow each other, in any order of their keys
+Begin, State*, Rows*, End        the rows of one fragment follow each other, in any order of their keys; and so do the
+                                 pieces of one state, in their order
 ```
 
 Each part is a frame: its length (u32, big-endian), then the part in MessagePack. What answers is an `Answer` in the same
@@ -11,11 +12,12 @@ parts once more) or the name of an error of `engine.state.store_errors`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from engine.state.loaded import Encoded, in_pieces
 from engine.state.store import CheckpointImage, Entry
 from wal.ids import Fragment
 
@@ -24,20 +26,23 @@ PART_BYTES = 64 << 10
 FRAME_BYTES_MAX = 1 << 30
 ROW_BYTES = 32
 
+_Name = TypeVar("_Name")
+
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """What is not divided: how far the log is contained, the node's own values, and which fragments are cleared."""
+    """What is not divided: how far the log is contained, which fragments are cleared, and which are gone."""
 
     lsn: int
-    node: dict[str, bytes]
     cleared: list[Fragment]
+    gone: list[Fragment]
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Encoded states; None: the fragment is gone."""
+    """Encoded states, or pieces of them. `node`: the node's own values."""
 
-    fragments: list[tuple[Fragment, bytes | None]]
+    fragments: list[tuple[Fragment, bytes]]
     partitions: list[tuple[int, bytes]]
+    node: list[tuple[str, bytes]]
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -73,7 +78,8 @@ _decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 def parts_of(image: CheckpointImage) -> Iterator[Part]:
     """The parts of an image, each made when it is asked for."""
-    yield Begin(image.lsn, image.node, list(image.cleared))
+    gone = [name for name, state in image.fragments.items() if state is None]
+    yield Begin(image.lsn, list(image.cleared), gone)
     yield from _states(image)
     for fragment, rows in image.rows.items():
         keys: list[bytes] = []
@@ -97,23 +103,27 @@ def parts_of(image: CheckpointImage) -> Iterator[Part]:
 
 
 def _states(image: CheckpointImage) -> Iterator[State]:
-    fragments: list[tuple[Fragment, bytes | None]] = []
+    for node in _bounded(image.node.items()):
+        yield State([], [], node)
+    for fragments in _bounded((name, state) for name, state in image.fragments.items() if state is not None):
+        yield State(fragments, [], [])
+    for partitions in _bounded(image.partitions.items()):
+        yield State([], partitions, [])
+
+
+def _bounded(states: Iterable[tuple[_Name, Encoded]]) -> Iterator[list[tuple[_Name, bytes]]]:
+    """States, or pieces of them, as many as one part holds."""
+    found: list[tuple[_Name, bytes]] = []
     size = 0
-    for fragment, state in image.fragments.items():
-        fragments.append((fragment, state))
-        size += ROW_BYTES + len(state or b"")
-        if size >= PART_BYTES:
-            yield State(fragments, [])
-            fragments, size = [], 0
-    partitions: list[tuple[int, bytes]] = []
-    for partition, data in image.partitions.items():
-        partitions.append((partition, data))
-        size += ROW_BYTES + len(data)
-        if size >= PART_BYTES:
-            yield State(fragments, partitions)
-            fragments, partitions, size = [], [], 0
-    if fragments or partitions:
-        yield State(fragments, partitions)
+    for name, state in states:
+        for piece in in_pieces(state):
+            found.append((name, piece))
+            size += ROW_BYTES + len(piece)
+            if size >= PART_BYTES:
+                yield found
+                found, size = [], 0
+    if found:
+        yield found
 
 
 def entries_of(rows: Rows) -> Iterator[tuple[bytes, Entry | None]]:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -60,7 +61,7 @@ def write(
     store: LmdbStore, image: CheckpointImage, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None
 ) -> None:
     """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
-    if sum(map(len, image.rows.values())) + image.weight // WEIGHED_OF_WORK >= small_work:
+    if sum(map(len, image.rows.values())) + (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK >= small_work:
         command = program if program is not None else _program()
         try:
             store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))
@@ -69,6 +70,12 @@ def write(
         else:
             return
     store.write(image)
+
+
+def _in_pieces(image: CheckpointImage) -> int:
+    """What states weigh that are so large that they were made in pieces."""
+    states = chain(image.node.values(), image.fragments.values(), image.partitions.values())
+    return sum(len(piece) for state in states if isinstance(state, list) for piece in state)
 
 
 def _program() -> Sequence[str]:

@@ -18,11 +18,12 @@ compare n1 n2                 what two copies say of each other
 from __future__ import annotations
 
 from rebalance.fragment import CannotUndo, FragmentState
-from rebalance.image import fragment_of, image_of
+from rebalance.image import fragment_of
 from tests.conversations import records
 from tests.conversations.choice import ranges
 from tests.conversations.names import Names
 from tests.conversations.story import Command, Interpreter, StoryError
+from tests.support.images import image_of
 from wal.counters import CounterError
 from wal.ids import Fragment
 from wal.records import Write

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rebalance.fragment import FragmentState
-from rebalance.image import LARGE_BYTES, fragment_of, image_of
+from rebalance.image import LARGE_BYTES, fragment_of
+from tests.support.images import image_of
 from wal.records import Write
 
 NAME = ("acc", 0)

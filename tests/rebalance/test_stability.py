@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from engine.state.loaded import whole
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -29,7 +30,7 @@ def checkpoint(replica: Replica) -> FragmentImage:
     replica.store.thaw()
     data = image.fragments[NAME]
     assert data is not None
-    return msgspec.msgpack.decode(data, type=FragmentImage)
+    return msgspec.msgpack.decode(whole(data), type=FragmentImage)
 
 
 def test_when_nothing_more_is_written_no_copy_keeps_a_tail() -> None:

@@ -39,6 +39,8 @@ PLACE_NS = 5_000
 """A partition, when a map takes effect: it is decoded, compared, grouped."""
 STATE_NS = 5_000
 """A state of a fragment or a partition that is encoded for a checkpoint."""
+KEPT_NS = 1_000
+"""Of what such a state has to list: an update that may not be everywhere, or is prepared, a delete, an answer."""
 SAID_NS = 8_000
 """A message for one receiver, or a reply."""
 
@@ -73,19 +75,20 @@ class Modelled:
         store = node.core.replica.store
         before = store.read if isinstance(store, CountingStore) else 0
         changes = node.core.replica.changes
-        encoded, weighed = changes.encoded, _bytes_read(store)
+        encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(store) + changes.encoded_bytes
         handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
-        encoded = changes.encoded - encoded
-        states, partitions = encoded * STATE_NS + (_bytes_read(store) - weighed) * BYTE_NS, len(node.core.local)
+        encoded, kept = changes.encoded - encoded, changes.encoded_entries - kept
+        weighed = _bytes_read(store) + changes.encoded_bytes - weighed
+        states, partitions = encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS, len(node.core.local)
         cost = price(events, effects, rows, partitions) + states
         if cost > TURN_MS_MAX * MS and (turn := price(once(events), effects, rows, partitions) + states) > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",
                 f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
-                f"{rows} rows and {_bytes_read(store) - weighed} bytes read, {encoded} states encoded, "
+                f"{rows} rows read, {encoded} states with {kept} entries encoded, {weighed} bytes of both, "
                 f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
@@ -122,9 +125,9 @@ class CountingStore(LayeredStore):
         self.read += 1
         return super().get(fragment, key)
 
-    def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+    def frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
         """One row each time, where it is not for a count, which says so itself."""
-        found = super().below(fragment, stored=stored)
+        found = super().frozen(fragment, stored=stored)
 
         def read(key: bytes) -> Entry | None:
             self.read += 1

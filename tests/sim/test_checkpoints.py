@@ -6,7 +6,7 @@ What is written meanwhile: story `a-checkpoint-takes-several-turns`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -20,7 +20,8 @@ from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
-from wal.ids import NodeId, partition_of
+from wal.ids import NodeId, partition_of, piece_of, tx_of
+from wal.records import Prepare, Record, Update, Write
 
 PARTITIONS = 2_048
 NODE: NodeId = "n1"
@@ -149,3 +150,59 @@ def test_the_members_of_a_map_write_their_checkpoints_one_after_the_other(due_by
         assert sorted(writers[:3]) == names
         times = [at for at, _ in begun.at]
         assert min(later - at for at, later in itertools.pairwise(times)) >= 1.0, begun.at
+
+
+PIECE = 4 << 20
+
+
+def _prepared(keys: int, size: int) -> Iterator[Record]:
+    """What one transaction has prepared in one partition, in pieces: so many keys in all, and so many bytes."""
+    tx = tx_of(b"a client..", 7)
+    count = max(1, size // PIECE)
+    at = 0
+    for piece in range(count):
+        names = [b"k%07d" % number for number in range(keys * piece // count, keys * (piece + 1) // count)]
+        write = Write("n", 0, 0, at, names, [bytes(size // keys)] * len(names), tx=tx)
+        yield Prepare(piece_of(tx, piece), 0, 0, [write], [], [0] * count, 0)
+        at += len(names)
+
+
+def _beyond_a_gap(updates: int, size: int) -> Iterator[Record]:
+    """What came to a copy in so many updates of one key each, of which it lacks the first."""
+    for number in range(1, updates + 1):
+        yield Update([Write("n", 0, 0, number, [b"k%07d" % number], [bytes(size)], tx=tx_of(b"a client..", number))])
+
+
+def _in_few_updates(keys: int, size: int) -> Iterator[Record]:
+    """The same in large ones, of values of which the rows are asked whether they have them."""
+    names = [b"k%07d" % number for number in range(keys)]
+    yield Update([Write("n", 0, 0, 1, names, [bytes(size)] * keys)])
+
+
+@pytest.mark.parametrize(
+    ("had", "many", "size"),
+    [
+        (_prepared, 24, 96 << 20),
+        (_prepared, 100_000, 96 << 20),
+        (_beyond_a_gap, 64_000, 30),
+        (_in_few_updates, 60_000, 300),
+    ],
+)
+@pytest.mark.parametrize("changes", [False, True])
+def test_no_turn_is_too_long_however_much_of_one_partition_a_checkpoint_has_to_encode(
+    had: Callable[[int, int], Iterator[Record]], many: int, size: int, changes: bool
+) -> None:
+    """Nor is the one in which something of that changes, so that it has to be kept as it was."""
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0), costs=Modelled()) as world:
+        machine = world.add_machine(NODE)
+        world.form([NODE])
+        assert machine.node is not None
+        node = machine.node
+        replica = node.core.replica
+        for record in had(many, size):
+            replica.apply(record)
+        before, node.checkpoint_wanted = replica.changes.number, True
+        assert world.run_while(lambda: replica.changes.number == before, at_most=SECOND)
+        if changes:
+            replica.apply(Update([Write("n", 0, 0, 2 * many, [b"another"], [b"v"], tx=tx_of(b"a client..", 2 * many))]))
+        assert world.run_while(lambda: node.checkpointing, at_most=60 * SECOND)

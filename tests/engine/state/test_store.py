@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.state.loaded import Loaded
+from engine.state.loaded import Encoded, Loaded
 from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Row
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_memory import MemoryStore
+from engine.state.store_parts import PART_BYTES
 from rebalance.contents import row_digest
+from tests.support.images import loaded
 from wal.ids import DECISIONS, KEY_BYTES_MAX, Fragment
 
 Rows: TypeAlias = dict[Fragment, dict[bytes, Entry]]
@@ -73,6 +75,15 @@ def test_a_checkpoint_is_loaded_as_it_was_written(store: BaseStore) -> None:
     fragments = {fragment: b"state %d" % fragment[1] for fragment in FRAGMENTS}
     checkpoint(store, CheckpointImage(12, {"node": b"n", "höhe": b""}, dict(fragments), {0: b"", 16383: b"p"}, [], {}))
     assert store.load() == Loaded(12, {"node": b"n", "höhe": b""}, fragments, {0: b"", 16383: b"p"})
+
+
+def test_states_that_come_in_pieces_are_stored_as_one(store: BaseStore) -> None:
+    """However the pieces fall into the parts in which a checkpoint is handed over."""
+    pieces = [bytes([number]) * (PART_BYTES // 3) for number in range(8)]
+    states: dict[Fragment, Encoded | None] = {ACC: pieces[:5], BANK: b"small", ("new", 1): pieces[5:]}
+    large = CheckpointImage(1, {"a": pieces[1:4], "b": b"1"}, states, {3: pieces[2:], 4: pieces[:1]}, [], {})
+    checkpoint(store, large)
+    assert store.load() == loaded(large)
 
 
 def test_a_later_checkpoint_replaces_what_it_names_and_keeps_the_rest(store: BaseStore) -> None:
@@ -254,8 +265,9 @@ class LayeredModel(RuleBasedStateMachine):
         assert self.frozen is not None
         self.base.write(image)
         self.written, self.image = self.frozen, None
-        fragments = {f: s for f, s in (self.states.fragments | image.fragments).items() if s is not None}
-        self.states = Loaded(image.lsn, image.node, fragments, self.states.partitions | image.partitions)
+        now, before = loaded(image), self.states
+        fragments = {f: s for f, s in before.fragments.items() if f not in image.fragments} | now.fragments
+        self.states = Loaded(image.lsn, now.node, fragments, before.partitions | now.partitions)
 
     @precondition(lambda self: self.frozen is not None and self.image is None)
     @rule()

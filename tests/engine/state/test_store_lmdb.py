@@ -18,7 +18,6 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from engine.state.loaded import Loaded
 from engine.state.store import CheckpointImage, Entry
 from engine.state.store_envelope import (
     DATABASES,
@@ -39,6 +38,7 @@ from engine.state.store_file import FORMAT, structure_problems
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import row_digest
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
+from tests.support.images import loaded
 from tests.support.patience import PATIENCE_SECONDS, joined, next_line, waiting
 from wal.checksum import reference_crc32c
 from wal.ids import DECISIONS, Fragment
@@ -146,8 +146,7 @@ def test_the_formats_that_were_promised_are_read(path: Path, golden: Path) -> No
             txn.put(bytes.fromhex(key), bytes.fromhex(value), db=databases[name.encode()])
     image = GOLDEN_IMAGE
     store = LmdbStore(path)
-    fragments = {fragment: state for fragment, state in image.fragments.items() if state is not None}
-    assert store.load() == Loaded(image.lsn, image.node, fragments, image.partitions)
+    assert store.load() == loaded(image)
     for fragment, rows in image.rows.items():
         assert store.scan(fragment, b"", 10) == sorted(rows.items())
         assert all(store.get(fragment, key) == entry for key, entry in rows.items())

@@ -16,7 +16,7 @@ from engine.state.store_apply import GATHERED_BYTES
 from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
 from engine.state.store_file import sole_writer
 from engine.state.store_lmdb import LmdbStore
-from engine.state.store_parts import Answer, frame, parts_of
+from engine.state.store_parts import PART_BYTES, Answer, frame, parts_of
 from engine.turn.core import CROWDED_AT
 from engine.turn.settings import Settings
 from rebalance.contents import MASK, row_digest
@@ -98,6 +98,15 @@ def test_what_a_transfer_of_large_values_leaves_in_memory_is_written_without_a_p
     assert "store.map_grown" in probes
     store.renew()
     assert len(list(store.rows())) >= rows
+
+
+def test_large_states_are_handed_over_in_parts_to_a_process_of_their_own(store: LmdbStore) -> None:
+    """Here they would be put together, while nobody else has the interpreter."""
+    pieces = [bytes(1 << 20)] * (store_writer.SMALL_WORK * store_writer.WEIGHED_OF_WORK >> 20)
+    large = CheckpointImage(1, {"node": pieces}, {ACC: pieces}, {1: pieces}, [], {})
+    assert max(len(frame(part)) for part in parts_of(large)) < PART_BYTES + (1 << 20) + 100
+    with pytest.raises(StoreFailed, match="it was asked"):
+        store_writer.write(store, large, program=said(Answer("StoreFailed", "it was asked")))
 
 
 def said(*answers: Answer) -> list[str]:

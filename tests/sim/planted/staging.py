@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import structs
 
 from engine.messages import Vote
 from engine.protocol.requests import CommitTx
+from engine.state import freezing
 from engine.transactions.commits import Large, Phase, Transaction
 from engine.transactions.pieces import partition_at, place_of
 from engine.transactions.staging import Staging
+from rebalance.image import TakenPartition, take_down_partition
 from rebalance.partition import LocalPartition
 from rebalance.ports import Operation
+from rebalance.results import Results
 from tests.sim.machine import Machine
-from tests.sim.planted.fault import Faults, around, replace
-from wal.ids import NodeId, whole_of
+from tests.sim.planted.fault import Faults, around, during, replace
+from wal.ids import NodeId, piece_number, whole_of
 from wal.records import Prepare
 
 STAGING = Faults()
@@ -131,6 +134,17 @@ def recovery_asks_for_the_first_pieces(machine: Machine) -> None:
             del transaction.awaited[place]
 
     around(coordinator, "_ask", ask)
+
+
+@STAGING.fault("5, 7")
+def checkpoint_without_the_other_pieces(machine: Machine) -> None:
+    """A checkpoint keeps one prepare of each transaction in a partition: the first piece of what it writes there."""
+    assert machine.node is not None
+
+    def without(epoch: int, prepared: Iterable[Prepare], results: Results) -> TakenPartition:
+        return take_down_partition(epoch, [prepare for prepare in prepared if not piece_number(prepare.tx)], results)
+
+    during(machine, machine.node.core.replica.changes, "_take_down_partition", freezing, "take_down_partition", without)
 
 
 @STAGING.fault("5")

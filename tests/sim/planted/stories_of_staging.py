@@ -199,6 +199,28 @@ def everybody_dies_between_the_pieces(plant: Plant | None) -> None:
 
 
 @story
+def a_checkpoint_while_pieces_are_prepared(plant: Plant | None) -> None:
+    """n3 has four pieces in a checkpoint when its power fails; then n2 dies, and n3 leads what it led."""
+    with Stage(plant, settings=IN_PIECES) as stage:
+        lost, n3 = stage.lose("finish"), stage["n3"]
+        committing = stage.begin(_large(stage).commit())
+        stage.until(lambda: told(committing), "all have voted")
+        stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
+        stage.world.command(n3, "checkpoint")
+        stage.until(lambda: n3.node is not None and n3.node.checkpointing, "it begins", look_every=SECOND // 1_000)
+        stage.until(lambda: n3.node is not None and not n3.node.checkpointing, "it is written")
+        stage.power_cut("n3")
+        stage.start("n3")
+        stage.wait(4 * SETTINGS.suspicion_ms)
+        stage.power_cut("n2")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.end(lost)
+        stage.start("n2")
+        _all_or_nothing(stage, wanted=True)
+        stage.curtain()
+
+
+@story
 def a_copy_comes_back_while_pieces_are_prepared(plant: Plant | None) -> None:
     """n3 was away when four pieces voted, and is told of what is prepared; then n2 dies, and n3 leads what it led."""
     with Stage(plant, settings=IN_PIECES) as stage:

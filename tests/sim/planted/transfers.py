@@ -13,7 +13,7 @@ from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
 from rebalance import demanding
 from rebalance.fragment import FragmentState
-from rebalance.image import FragmentImage, image_of
+from rebalance.image import TakenFragment, take_down
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Node
 from rebalance.surveying import Room
@@ -271,10 +271,10 @@ def checkpoint_without_suspects(machine: Machine) -> None:
     """A checkpoint does not store which rows may be wrong since an undo."""
     assert machine.node is not None
 
-    def without(fragment: FragmentState, *row: Any) -> FragmentImage:
-        return msgspec.structs.replace(image_of(fragment, *row), suspects=[])
+    def without(fragment: FragmentState) -> TakenFragment:
+        return take_down(fragment)._replace(suspects=[])
 
-    during(machine, machine.node.core.replica.changes, "_encode", freezing, "image_of", without)
+    during(machine, machine.node.core.replica.changes, "_take_down", freezing, "take_down", without)
 
 
 @TRANSFERS.fault("1, 9")

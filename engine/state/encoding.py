@@ -1,0 +1,160 @@
+"""A state of a checkpoint as MessagePack, in pieces that a turn has room for.
+
+What is prepared in one partition may be 256 MiB, what lies beyond a gap of one fragment very many updates, and a write of
+either may have as many values as there may be, each of which is left to its row, if that has it. Each piece says how much
+work it was. Joined they are what MessagePack makes of the whole image: the format knows of no pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from engine.state.node_image import NodeImage
+from rebalance.image import LARGE_BYTES, Row, TakenFragment, TakenPartition
+from wal import records as r
+
+PIECE_BYTES = 256 << 10
+"""So many bytes are a piece, and so much work is one; more only where one entry has more."""
+PIECE_WORK = 64
+FEW = 64
+"""A state with fewer entries, of which none may be large, is encoded at once."""
+OF_WORK = 16
+"""So many entries are as much work as a state is, and so many bytes:"""
+BYTES_OF_WORK = 16 << 10
+KEYS_OF_ENTRY = 4
+"""An entry of very many keys counts as one for so many of them."""
+
+
+class Piece(NamedTuple):
+    """Some of a state, and how much work it was, which is all while rows are looked at. `kept`: entries."""
+
+    data: bytes
+    work: int
+    kept: int = 0
+
+
+def pieces_of_fragment(taken: TakenFragment, row: Row) -> Iterator[Piece]:
+    """A fragment; of a large value `row` says whether the rows of the same checkpoint have it, where it stays then."""
+    if not taken.tail and len(taken.suspects) + len(taken.tombstones) < FEW:
+        yield _at_once((*taken, []))
+        return
+    out, held = _Pieces(), list[tuple[int, int]]()
+    out.begin(len(taken) + 1)
+    for value in taken:
+        if value is not taken.tail:
+            yield from out.put(value)
+            continue
+        out.begin(len(taken.tail))
+        for at, write in enumerate(taken.tail):
+            left = yield from _without_what_rows_have(write, row)
+            held += [(at, position) for position in left]
+            yield from out.add(_without(write, left) if left else write)
+    yield from out.put(held)
+    yield out.piece()
+
+
+def pieces_of_partition(taken: TakenPartition) -> Iterator[Piece]:
+    """A partition, with what is prepared in it, values and all, and the answers that were given."""
+    if not taken.prepared and not taken.answers and len(taken.results) < FEW:
+        yield _at_once(taken)
+    else:
+        yield from _one_by_one(taken)
+
+
+def pieces_of_node(image: NodeImage) -> Iterator[Piece]:
+    """The node's own part, with what is in its log and does not count yet."""
+    yield from _one_by_one([getattr(image, name) for name in image.__struct_fields__])
+
+
+def _at_once(fields: Collection[Any]) -> Piece:
+    """Few and small ones."""
+    return Piece(_encode([[*value.items()] if isinstance(value, dict) else value for value in fields]), 1)
+
+
+def _one_by_one(fields: Collection[Any]) -> Iterator[Piece]:
+    out = _Pieces()
+    out.begin(len(fields))
+    for value in fields:
+        yield from out.put(value)
+    yield out.piece()
+
+
+def _without_what_rows_have(write: r.Write, row: Row) -> Generator[Piece, None, list[int]]:
+    """Which of the values of a write are large, and are what the rows of their keys have; that is looked at in pieces."""
+    left, work = list[int](), 0
+    for position, (key, value) in enumerate(zip(write.keys, write.values, strict=True)):
+        if value is not None and len(value) > LARGE_BYTES:
+            found = row(key)
+            if found is not None and found[:2] == (write.epoch, write.start + position + 1):
+                left.append(position)
+            work += 1 + len(value) // BYTES_OF_WORK
+            if work >= PIECE_WORK:
+                yield Piece(b"", work)
+                work = 0
+    yield Piece(b"", work)
+    return left
+
+
+def _without(write: r.Write, left: list[int]) -> r.Write:
+    values = list(write.values)
+    for position in left:
+        values[position] = b""
+    return msgspec.structs.replace(write, values=values)
+
+
+class _Pieces:
+    """What is encoded, entry by entry, and given away when it is enough."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._kept = 0
+        self._more = 1  # work: a state is one
+
+    def begin(self, count: int) -> None:
+        """A list of so many follows."""
+        if count < 16:
+            self._data.append(0x90 | count)
+        elif count < 1 << 16:
+            self._data += b"\xdc" + count.to_bytes(2, "big")
+        else:
+            self._data += b"\xdd" + count.to_bytes(4, "big")
+
+    def put(self, value: object) -> Iterator[Piece]:
+        """A field; of what there may be many one after the other. A mapping stands for a list of its pairs."""
+        if isinstance(value, list | Mapping):
+            self.begin(len(value))
+            for entry in value.items() if isinstance(value, Mapping) else value:
+                yield from self.add(entry)
+        else:
+            _encode_into(value, self._data, -1)
+
+    def add(self, entry: object) -> Iterator[Piece]:
+        """An entry of a list that has begun."""
+        _encode_into(entry, self._data, -1)
+        self._kept += 1 + _keys_of(entry) // KEYS_OF_ENTRY
+        if len(self._data) >= PIECE_BYTES or self._kept >= OF_WORK * PIECE_WORK:
+            yield self.piece()
+
+    def piece(self) -> Piece:
+        """What there is, not given away yet."""
+        data, kept, more = bytes(self._data), self._kept, self._more
+        self._data.clear()
+        self._kept = self._more = 0
+        return Piece(data, more + kept // OF_WORK + len(data) // BYTES_OF_WORK, kept)
+
+
+def _keys_of(entry: object) -> int:
+    match entry:
+        case r.Write():
+            return len(entry.keys)
+        case r.Prepare(writes=writes) | r.Update(writes) | r.History(writes):
+            return sum([len(write.keys) for write in writes])
+        case _:
+            return 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_into = msgspec.msgpack.Encoder().encode_into
