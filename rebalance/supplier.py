@@ -42,6 +42,8 @@ PLAN_WORK = 500
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history; and fragments that it calls done."""
+WRITES_WORK = WORK_MAX // 2
+"""And what it is to say it."""
 MANY_UPDATES = 4_096
 """A partition with so many updates is a large one, of which `max_parallel_migrations` go in full at a time. Of smaller
 ones so many go as have as many updates together: a session for ten rows of each would do nothing but begin and end."""
@@ -115,7 +117,6 @@ class SupplySide(Rule):
             work += 1 + self._plan_partition(session, number, haves.pop(number, {}), first)
         core.work += work
         self.replication.lag(session.node, dict(first.epochs))
-        self.supplied[session.node] = self.supplied.get(session.node, 0) + sum(w.delta for w in first.writes)
         session.firsts.append(first)
         if not numbers:
             session.demanded.popleft()
@@ -167,8 +168,7 @@ class SupplySide(Rule):
         first.epochs.append((number, local.epoch))
         session.say_prepared(state, first, core.settings.supply_batch_bytes)
         for fragment in state.fragments.values():
-            # What is applied here beyond a gap; the log alone would not say that it counts.
-            first.writes.extend(w for w in fragment.lacking(fragment.counter.lwm, []) if w.start > fragment.counter.lwm)
+            session.read.extend(fragment.beyond.values())  # the log alone would not say that it counts
         for namespace, choice in choices.items():
             first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
         return CHOICE_WORK * len(choices) + work_of_prepared(state)
@@ -245,8 +245,8 @@ class SupplySide(Rule):
 
     def _resend(self, session: Session, credit: int) -> None:
         probe("supply.sent_again")
-        for batch in session.sent.values():
-            self._say(session, _at(batch, self.core.fence))
+        session.again.clear()
+        session.again.extend(session.sent)
         if not session.sent and self.throttle.waits(session.node):
             self.core.send(session.node, Supply(self.core.fence, session.number, 0))
         session.credit = max(0, credit - len(session.sent))
@@ -285,11 +285,16 @@ class SupplySide(Rule):
         """Send what there is credit for, as much as the turn has room for."""
         core = self.core
         session.resumed = False
-        while session.credit > 0 and not session.over:
+        while session.again or (session.credit > 0 and not session.over):
             if core.work >= WORK_MAX:
                 session.resumed = True
                 core.resume(lambda: self._advance_on(session))
                 return
+            if session.again:
+                if (batch := session.next_again()) is not None:
+                    core.work += batch.work
+                    self._say(session, _at(batch, core.fence))
+                continue
             if not self.throttle.admits(session.node, core.now):
                 self._wake()
                 return
@@ -323,14 +328,16 @@ class SupplySide(Rule):
             self._advance(session)
 
     def _history(self, session: Session) -> Supply:
-        """Writes that were read from the log; after the last, which fragments are whole, and which cannot be."""
+        """Writes that lie beyond a gap, or were read from the log; after the last of these, which fragments are whole, and
+        which cannot be."""
         writes: list[r.Write] = []
-        keys = 0
-        while session.read and keys < WRITES_MAX:
+        keys = work = 0
+        while session.read and keys < WRITES_MAX and work < WRITES_WORK:
             write = session.read.popleft()
             keys += write.delta
+            work += work_of_writes([write])
             writes.append(write)
-        self.core.work += work_of_writes(writes)
+        self.core.work += work
         self.supplied[session.node] = self.supplied.get(session.node, 0) + keys
         done: list[Fragment] = []
         missed: list[Fragment] = []

@@ -62,6 +62,7 @@ class Session:
         self.many = 0  # of these partitions
         self.batch = 0  # the last batch sent
         self.sent: dict[int, Supply] = {}  # not answered yet
+        self.again: deque[int] = deque()  # of these, in order: to be said once more
         self.partitions: list[int] = []
         self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
         self.prepared: deque[tuple[int, TxId]] = deque()  # what is too much to come with the first batch
@@ -132,6 +133,10 @@ class Session:
         named = [(state.number, tx) for tx in state.prepared]
         first.open.extend(named)
         self.prepared.extend(named)
+
+    def next_again(self) -> Supply | None:
+        """The next of the batches that are said once more, if it was not answered meanwhile."""
+        return self.sent.get(self.again.popleft())
 
     def next_first(self) -> Supply:
         """The next of the first batches."""

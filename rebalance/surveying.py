@@ -56,9 +56,14 @@ class Surveys:
             fragment,
             fragment.recent_digests(),
             no_history=no_history,
-            kept=fragment.loading and bool(self._core.replica.store.page(fragment.name, b"", 1).rows),
+            kept=fragment.loading and self._has_rows(fragment.name),
             leaves=self.leaves(fragment.name),
         )
+
+    def _has_rows(self, name: Fragment) -> bool:
+        """Whether there are any, or were since the last checkpoint; they may be large, and none is opened."""
+        glance = self._core.replica.store.keys(name, b"", 1)
+        return bool(glance.found) or glance.next is not None
 
     def begin(self, supplier: NodeId, number: int, names: list[Fragment]) -> None:
         """A supplier asks about these fragments of a partition."""

@@ -176,7 +176,7 @@ class Changes:
 
     def _store_fragment(self, image: _States, name: Fragment) -> Iterator[int]:
         taken = self._fragments_taken.pop(name)
-        row = partial(version_in, self._store.frozen(name))
+        row = partial(version_in, self._store.as_frozen(name))
         image.fragments[name] = yield from self._encode(pieces_of_fragment(taken, row))
 
     def _store_partition(self, image: _States, number: int) -> Iterator[int]:

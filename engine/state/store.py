@@ -343,9 +343,9 @@ class LayeredStore:
 
     def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
         """What lies below what came since the last checkpoint began, until a `thaw`. `stored`: the store may have some."""
-        return _nothing if fragment in self._active.cleared else self.frozen(fragment, stored=stored)
+        return _nothing if fragment in self._active.cleared else self.as_frozen(fragment, stored=stored)
 
-    def frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+    def as_frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
         """The same, whatever came since: the rows of a checkpoint that is under way; without one, those of the store."""
         below = self._below_frozen(fragment, stored=stored)
         rows = self._frozen.rows.get(fragment) if self._frozen is not None else None

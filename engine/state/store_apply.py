@@ -52,7 +52,7 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
     """Apply all parts of one checkpoint. The caller commits, or, if this raises, does not. Raises StoreDamaged."""
     removed: list[bytes] = []
     cleared: dict[Fragment, None] = {}
-    states: dict[Fragment, Encoded | None] = {}
+    states = _States(txn, dbs)
     sums: dict[Fragment, Sums | None] = {}
 
     def sum_up(fragment: Fragment, changes: Mapping[bytes, Entry | None]) -> None:
@@ -64,15 +64,6 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
         except BadEnvelope as error:
             raise damaged(path, str(error), fragment) from error
 
-    def put_partition(number: int, pieces: list[bytes]) -> None:
-        _put(txn, dbs.partitions, PARTITIONS, partition_key(number), pieces)
-
-    def put_node(name: str, pieces: list[bytes]) -> None:
-        assert name, "a value of the node has a name"
-        assert name[0] != "\0", "names that begin with NUL are the store's"
-        _put(txn, dbs.node, NODE, name.encode(), pieces)
-
-    coming = _Coming(states.__setitem__), _Coming(put_partition), _Coming(put_node)
     of, gathered, size = ("", 0), dict[bytes, Entry | None](), 0
     with txn.cursor(dbs.rows) as cursor:
         for part in parts:
@@ -82,16 +73,11 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
                 gathered, size = {}, 0
             match part:
                 case Begin():
-                    _put(txn, dbs.node, NODE, FORMAT_KEY, u64(FORMAT))
-                    _put(txn, dbs.node, NODE, LSN_KEY, u64(part.lsn))
-                    cleared = dict.fromkeys(part.cleared)
-                    states |= dict.fromkeys(part.gone)
+                    cleared = states.begin(part)
                     for fragment in cleared:
                         _delete_prefix(cursor, fragment_key(fragment))
                 case State():
-                    coming[0].take(part.fragments)
-                    coming[1].take(part.partitions)
-                    coming[2].take(part.node)
+                    states.take(part)
                 case Rows():
                     of = part.fragment
                     gathered.update(entries_of(part))
@@ -102,14 +88,50 @@ def apply_parts(path: Path, txn: lmdb.Transaction[bytes], dbs: Databases, parts:
                     assert_never(part)
         else:
             raise AssertionError("a checkpoint has an end")
-    for last in coming:
-        last.end()
-    for fragment in (*states, *cleared):
+    states.end()
+    for fragment in (*states.fragments, *cleared):
         if fragment not in sums:
             sum_up(fragment, {})
     for full in removed:
         txn.delete(full, db=dbs.rows)
-    _put_states(path, txn, dbs, states, sums)
+    _put_states(path, txn, dbs, states.fragments, sums)
+
+
+class _States:
+    """The states of a checkpoint as they come. Those of fragments are put at its end, with what their rows add up to."""
+
+    def __init__(self, txn: lmdb.Transaction[bytes], dbs: Databases) -> None:
+        self._txn = txn
+        self._dbs = dbs
+        self.fragments: dict[Fragment, Encoded | None] = {}
+        self._coming = _Coming(self.fragments.__setitem__), _Coming(self._put_partition), _Coming(self._put_node)
+
+    def begin(self, part: Begin) -> dict[Fragment, None]:
+        """What the checkpoint begins with; which fragments are cleared."""
+        _put(self._txn, self._dbs.node, NODE, FORMAT_KEY, u64(FORMAT))
+        _put(self._txn, self._dbs.node, NODE, LSN_KEY, u64(part.lsn))
+        self.fragments.update(dict.fromkeys(part.gone))
+        return dict.fromkeys(part.cleared)
+
+    def take(self, part: State) -> None:
+        """Some more."""
+        fragments, partitions, node = self._coming
+        fragments.take(part.fragments)
+        partitions.take(part.partitions)
+        node.take(part.node)
+
+    def end(self) -> None:
+        """That was all."""
+        for last in self._coming:
+            last.end()
+
+    def _put_partition(self, number: int, pieces: list[bytes]) -> None:
+        _put(self._txn, self._dbs.partitions, PARTITIONS, partition_key(number), pieces)
+
+    def _put_node(self, name: str, pieces: list[bytes]) -> None:
+        assert name, "a value of the node has a name"
+        assert name[0] != "\0", "names that begin with NUL are the store's"
+        _put(self._txn, self._dbs.node, NODE, name.encode(), pieces)
 
 
 class _Coming(Generic[_Name]):

@@ -14,6 +14,7 @@ from typing import assert_never, get_args
 
 from msgspec import structs
 
+from engine.data.concerns import work_of
 from engine.data.holdings import Key
 from engine.data.locking import Locking
 from engine.data.locks import RELEASED_MAX
@@ -142,6 +143,7 @@ class Participant(Rule):
             held=message.held,
         )
         core.log(prepare)
+        core.work += work_of(prepare)
         self.owner_of[whole_of(tx)] = message.owner
         self.voting[(tx, number)] = None
         self._doubt(tx, number, core.now, core.turns)

@@ -88,7 +88,7 @@ class Modelled:
             raise Violation(
                 "turn",
                 f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
-                f"{rows} rows read, {encoded} states with {kept} entries encoded, {weighed} bytes of both, "
+                f"{rows} rows and {weighed} bytes read or encoded, {encoded} states with {kept} entries, "
                 f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
@@ -125,9 +125,9 @@ class CountingStore(LayeredStore):
         self.read += 1
         return super().get(fragment, key)
 
-    def frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
+    def as_frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
         """One row each time, where it is not for a count, which says so itself."""
-        found = super().frozen(fragment, stored=stored)
+        found = super().as_frozen(fragment, stored=stored)
 
         def read(key: bytes) -> Entry | None:
             self.read += 1

@@ -14,6 +14,8 @@ from engine.state.store import BaseStore, CheckpointImage, Entry, LayeredStore, 
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_memory import MemoryStore
 from rebalance.contents import row_digest
+from tests.rebalance.copies import Copies, name_of
+from wal import records as r
 from wal.ids import Fragment
 
 NAME: Fragment = ("n", 3)
@@ -173,3 +175,21 @@ def test_where_all_rows_are_small_nobody_looks_how_large_they_are(tmp_path: Path
     assert store.fitting(NAME, b"", 1_000) == (1_000, 0)
     assert store.fitting_of(NAME, [b"1", b"2"]) == (2, 0)
     store.close()
+
+
+def test_a_copy_says_that_it_has_rows_without_opening_one() -> None:
+    """However often it asks for what it lacks: of a copy that was emptied, and keeps its rows, it says so each time."""
+    copies = Copies("n1", "n2")
+    copies.map(["n1", "n2"], ["n1", "n2"], promote=True)
+    copies.run()
+    copies["n1"].put(0, k="v" * 1_000)
+    copies.run()
+    copy, name = copies["n2"], name_of(0)
+    copy.checkpoint()
+    base = copy.replica.store.base
+    assert isinstance(base, MemoryStore)
+    for cleared, has in ((False, True), (True, False)):
+        copy.log(r.FragmentClear(*name, "it differs", kept=not cleared))
+        read = base.bytes_read
+        assert copy.demander.surveys.have(copy.replica.fragment(name), no_history=False).kept == has
+        assert base.bytes_read == read

@@ -106,7 +106,7 @@ def test_large_states_are_handed_over_in_parts_to_a_process_of_their_own(store: 
     large = CheckpointImage(1, {"node": pieces}, {ACC: pieces}, {1: pieces}, [], {})
     assert max(len(frame(part)) for part in parts_of(large)) < PART_BYTES + (1 << 20) + 100
     with pytest.raises(StoreFailed, match="it was asked"):
-        store_writer.write(store, large, program=said(Answer("StoreFailed", "it was asked")))
+        store_writer.write(store, large, program=said(Answer("ready"), Answer("StoreFailed", "it was asked")))
 
 
 def said(*answers: Answer) -> list[str]:

@@ -1,0 +1,94 @@
+"""Where very much is prepared, or lies beyond a gap, no turn is too long: what it costs is modelled, and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from rebalance.messages import Supply, work_of_writes
+from rebalance.ports import WORK_MAX
+from tests.sim.costs import Modelled
+from tests.sim.machine import Machine
+from tests.sim.network import Rule
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, key, told
+from tests.sim.transactions import SimTransaction
+
+MUCH = msgspec.structs.replace(SETTINGS, staged_bytes_max=256 << 20, wal_segment_bytes=64 << 20, wal_total_bytes=1 << 30)
+VALUE = bytes(8 << 20)
+"""One record, and all that a turn has room for."""
+KEYS = [key(1, number) for number in range(8)]
+
+
+@contextmanager
+def prepared() -> Iterator[Stage]:
+    """A transaction has prepared 64 MiB in a partition that n2 leads, n3 is away, and nobody hears how it ends."""
+    with Stage(None, settings=MUCH) as stage:
+        stage.power_cut("n3")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.world.costs = Modelled()
+        lost = stage.lose("finish")
+        tx = SimTransaction(stage.client, optimistic=True, timeout_ns=10 * ANSWER_NS, at_once=len(VALUE))
+        stage.do(tx.put(NAMESPACE, {key(0): b"1"} | dict.fromkeys(KEYS, VALUE)))
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: told(committing), "all have voted")
+        stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
+        yield stage
+        stage.end(lost)
+        stage.curtain()
+
+
+@pytest.mark.parametrize("lost", [0, len(KEYS)])
+def test_a_copy_that_comes_back_is_told_what_is_prepared_in_turns_of_their_own(lost: int) -> None:
+    """Also where it is lost on its way, and all of it is said once more."""
+    with prepared() as stage:
+        batches = Rule("batches", lambda src, _, said: src == "n2" and isinstance(said, Supply), drop=True, left=lost)
+        stage.world.network.rules.append(batches)
+        stage.start("n3")
+        stage.wait(8 * SETTINGS.suspicion_ms)
+        assert batches.caught == lost
+        held = stage["n3"]
+        assert held.node is not None
+        assert len(held.node.core.replica.partition(1).prepared) == len(KEYS)
+
+
+BEYOND = 4
+
+
+def test_what_lies_beyond_a_gap_comes_to_a_copy_in_pieces() -> None:
+    """A transaction is prepared, and holds a counter: what was written since counts, and no log says so by itself."""
+    with Stage(None) as stage:
+        lost = stage.lose("finish")
+        tx = SimTransaction(stage.client, optimistic=True, timeout_ns=ANSWER_NS)
+        stage.do(tx.put(NAMESPACE, {key(0): b"1", key(1): b"1"}))
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: told(committing), "all have voted")
+        stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
+        stage.power_cut("n3")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        names = [key(1, number) for number in range(1, BEYOND + 1)]
+        value = bytes(WORK_MAX * 1_500)
+        for name in names:
+            stage.put(name, value)
+        said: list[Supply] = []
+
+        def matches(src: str, _: str, what: object) -> bool:
+            if src == "n2" and isinstance(what, Supply):
+                said.append(what)
+            return False
+
+        stage.world.network.rules.append(Rule("batches", matches, drop=False))
+        stage.world.costs = Modelled()
+        stage.start("n3")
+        stage.until(lambda: _ranges(stage["n3"]) == ((1, BEYOND),), "it has all of it")
+        assert sum(len(batch.writes) for batch in said) >= BEYOND
+        assert max(work_of_writes(batch.writes) for batch in said) < WORK_MAX, "none is more than a turn says"
+        stage.end(lost)
+        stage.curtain()
+
+
+def _ranges(machine: Machine) -> tuple[tuple[int, int], ...]:
+    """What a copy has beyond its gap."""
+    return machine.node.core.replica.fragment((NAMESPACE, 1)).counter.ranges if machine.node is not None else ()
