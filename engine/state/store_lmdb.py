@@ -15,7 +15,8 @@ durable together or not at all.
 
 Every value lies in an envelope with a checksum over database, key and value (`engine.state.store_envelope` draws it),
 because LMDB has no checksums: no read returns a wrong value. That a row is *missing* can be hidden by damage all the
-same. So a read that finds nothing, and a scan, make sure that the neighbours are whole and in order; `load` and `rows`
+same. So a read that finds nothing, and a scan, make sure that the neighbours are whole, a large one once in each
+transaction, and in order; `load` and `rows`
 make sure that they found as many entries as LMDB counts; `structure_problems` walks every page of a file at rest. What
 remains, an old page that came back whole, is for the digests that copies compare.
 

@@ -21,6 +21,10 @@ from rebalance.ports import BYTES_OF_WORK
 from wal.ids import Fragment
 
 _KEY: Callable[[tuple[bytes, bytes]], bytes] = itemgetter(0)
+PROVEN_BYTES = 64 << 10
+PROVEN_MAX = 1_024
+"""Of a row with so many bytes it is known that it is whole, of so many of them: each neighbour of what is not found has to
+be looked through, and one of 16 MiB takes as long as all else that a turn does."""
 PREFIXES_KEPT = 4_096
 """Of so many fragments it is known with what their rows begin: it is made again in a microsecond."""
 
@@ -40,6 +44,7 @@ class RawReads:
         self._env: lmdb.Environment | None = None
         self._lock = Lock()
         self._prefixes: dict[Fragment, tuple[bytes, bytes, int]] = {}
+        self._proven: dict[bytes, None] = {}  # large rows that were found whole in this transaction
 
     def prefix_of(self, fragment: Fragment) -> tuple[bytes, int]:
         """What the keys of a fragment's rows begin with, and the seed of their checksums."""
@@ -196,22 +201,33 @@ class RawReads:
         with self._lock, self._txn.cursor(self._rows) as cursor:
             found = cursor.set_range(full)
             if found and not (opened and cursor.key() == opened):
-                after, raw = cursor.item()
+                after = cursor.key()
                 if after < full or (absent and after == full):
                     return "the rows are out of order there"
-                if not row_is_whole(after, raw):
+                if not self._is_whole(cursor):
                     return "the row after it is damaged, and may be it"
                 if after == full:
                     return ""
             elif found and opened == full:
                 return ""
             if cursor.prev() if found else cursor.last():
-                before, raw = cursor.item()
-                if before >= full:
+                if cursor.key() >= full:
                     return "the rows are out of order there"
-                if not row_is_whole(before, raw):
+                if not self._is_whole(cursor):
                     return "the row before it is damaged, and may be it"
         return ""
+
+    def _is_whole(self, cursor: lmdb.Cursor[bytes]) -> bool:
+        key = cursor.key()
+        if key in self._proven:
+            return True
+        raw = cursor.value()
+        whole = row_is_whole(key, raw)
+        if whole and len(raw) >= PROVEN_BYTES:
+            if len(self._proven) >= PROVEN_MAX:
+                self._proven.clear()
+            self._proven[key] = None
+        return whole
 
     def _prefix(self, fragment: Fragment) -> tuple[bytes, bytes, int]:
         """What a fragment's rows begin with, what the next fragment's do, and the checksum of the beginning."""
@@ -232,7 +248,7 @@ class RawReads:
         except lmdb.MapResizedError:  # by the node beside us
             env.set_mapsize(0)
             self._txn = env.begin(db=self._rows)
-        self._get = self._txn.get
+        self._get, self._proven = self._txn.get, {}
         self._large = self._txn.stat(self._rows)["overflow_pages"] > 0  # some rows have more than half a page
 
     def _environment(self) -> lmdb.Environment:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from engine.data.kept import Kept
 from engine.state.held import FIT_BYTES, FIT_WORK
 from engine.state.store import BaseStore, CheckpointImage, Entry, LayeredStore, Row
+from engine.state.store_envelope import row_is_whole
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_memory import MemoryStore
+from engine.state.store_raw import PROVEN_BYTES
 from rebalance.contents import row_digest
 from tests.rebalance.copies import Copies, name_of
 from wal import records as r
@@ -175,6 +179,32 @@ def test_where_all_rows_are_small_nobody_looks_how_large_they_are(tmp_path: Path
     assert store.fitting(NAME, b"", 1_000) == (1_000, 0)
     assert store.fitting_of(NAME, [b"1", b"2"]) == (2, 0)
     store.close()
+
+
+def test_a_large_neighbour_of_what_is_not_found_is_looked_through_once(tmp_path: Path) -> None:
+    """Once in the store as it is after a checkpoint: whoever asks for many keys that are not there reads it no more."""
+    store, looks = LmdbStore(tmp_path / "store"), 0
+
+    def called(frame: FrameType, event: str, _what: object) -> None:
+        nonlocal looks
+        looks += event == "call" and frame.f_code is row_is_whole.__code__
+
+    for lsn in (1, 2):
+        store.write(CheckpointImage(lsn, {}, {NAME: b"state"}, {}, [], {NAME: {b"a": entry(lsn), b"c": entry(lsn)}}))
+        store.renew()
+        looks = 0
+        sys.setprofile(called)
+        try:
+            assert [store.get(NAME, b"b%d" % number) for number in range(100)] == [None] * 100
+        finally:
+            sys.setprofile(None)
+        assert looks == 2
+    store.close()
+
+
+def entry(counter: int) -> Entry:
+    """A large row."""
+    return Entry(1, counter, bytes(PROVEN_BYTES))
 
 
 def test_a_copy_says_that_it_has_rows_without_opening_one() -> None:
