@@ -63,6 +63,9 @@ LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
 GROUPED_SHARE = 0.35
+PIECES_SHARE, LITTLE_STAGED = 0.35, 64
+"""The share of the seeds in which a node keeps so many bytes of what is staged: a piece is an eighth of it, so that what a
+transaction writes in one partition is several."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
@@ -182,6 +185,8 @@ def _run_seed(
         settings = msgspec.structs.replace(settings, wal_archive_bytes_per_s=1 << 20)
     remembers = draws.of("mutations").choice([0, 4 << 10, 64 << 20])
     staged = draws.of("staged writes").choice([2 << 10, 8 << 10, 1 << 20])
+    if draws.of("pieces").random() < PIECES_SHARE:
+        staged = LITTLE_STAGED
     settings = msgspec.structs.replace(settings, mutations_bytes=remembers, staged_bytes_max=staged)
     if knobs.nodes is not None:
         count = knobs.nodes

@@ -50,7 +50,7 @@ class SimTransaction:
         self.lock_timeout_ms = lock_timeout_ms
         self.label = "unlocked" if optimistic else ""  # so that clients have several sessions
         self.tx: TxId = client.new_tx(self.label)
-        self.owner: TxId = client.new_owner() if late else self.tx  # holds its locks
+        self.owner: TxId = client.new_owner()  # holds its locks
         self.read: dict[Key, tuple[int, int, bytes | None]] = {}
         self.written: dict[Key, bytes | None] = {}
         self.shared: dict[Key, None] = {}  # what it has locked to read, and not to write
@@ -232,12 +232,14 @@ class SimTransaction:
         """Give up, and release what was locked."""
         if self.commit_call is None:
             self.client.unused(self.tx)
-        keys = list(self.read) if not self.optimistic else []
+        calls = []
         if self.commit_call is not None and self.commit_call.prepare_only:
-            keys.append(next(iter(self.written)))
-        if keys:
+            calls.append(UnlockCall(self.tx, [next(iter(self.written))]))
+        if self.read and not self.optimistic:
+            calls.append(UnlockCall(self.owner, list(self.read)))
+        for call in calls:
             try:
-                await self.client.call(UnlockCall(self.owner, keys), timeout_ns=min(self.timeout_ns, 2_000 * MS))
+                await self.client.call(call, timeout_ns=min(self.timeout_ns, 2_000 * MS))
             except errors.Error:
                 return  # the locks' leases run out
         self.free = True

@@ -69,7 +69,7 @@ def two_ask_for_both_keys_at_once(plant: Plant | None) -> None:
     with Stage(plant) as stage:
         x, y = key(0), key(1)
         old, young = stage.transaction(), stage.transaction()
-        late = [_asked("n2", old.tx), _asked("n1", young.tx)]
+        late = [_asked("n2", old.owner), _asked("n1", young.owner)]
         network = stage.world.network
         network.rules += late
         going = stage.begin(old.get_many(NAMESPACE, [x, y], update=True))

@@ -1,7 +1,7 @@
 """What is only written and locked by the commit, as `db.run` does it, beside locks on what was read.
 
-A count goes up by one under a lock, and what follows from it is only written, in other partitions. So nobody may ever see
-one without the others, no number may be told twice, and none that was told is gone for who reads later.
+A count goes up by one under a lock, and what follows from it is only written: two keys in each of two other partitions. So
+nobody may ever see one without the others, no number may be told twice, and none that was told is gone for who reads later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tests.sim.workloads.load import TIMEOUT_NS, Load, Step, give_up
 
 NAMESPACE = "late"
 COUNT = b"count"
-FOLLOWING = (b"double", b"half", b"square")
+FOLLOWING = (b"{a}double", b"{a}half", b"{b}square", b"{b}cube")
+"""Where little is a piece (`tests.sim.run.LITTLE_STAGED`), two of them in each of two partitions."""
 
 
 def late_of(load: Load, client: Client, rng: Random) -> Step:
@@ -30,6 +31,8 @@ def late_of(load: Load, client: Client, rng: Random) -> Step:
         counts, least = rng.random() < 0.7, max(known, default=0)
         patience = rng.choice([1_000, 100])
         tx = SimTransaction(client, late=counts, timeout_ns=TIMEOUT_NS, lock_timeout_ms=patience)
+        if not tx.tx[-1] % 3:
+            tx.at_once = 1
         recorder.begin(NAMESPACE, process, Get(NAMESPACE))
         try:
             found = {COUNT: await _count(tx, rng)} if counts else await tx.get(NAMESPACE, [COUNT, *FOLLOWING])
