@@ -142,7 +142,7 @@ class Inquiry:
                 continue
             prepare, since = part
             row = {
-                "tx": participant.owner(tx).hex(),
+                "tx": participant.holder(tx, number).hex(),
                 "id": tx_name(tx),
                 "partition": number,
                 "decision": prepare.decision,

@@ -26,6 +26,7 @@ from engine.messages.transactions import ToParticipant
 from engine.protocol.operations import CONDITIONS
 from engine.state.store import Entry
 from engine.transactions.commits import reserved
+from engine.transactions.doubts import Doubt
 from engine.transactions.pieces import is_named, is_piece, keys_written
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
@@ -58,13 +59,13 @@ class Participant(Rule):
         self.voting: dict[tuple[TxId, int], None] = {}
         self.touching = Touching(core, writes, locking)
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
-        # Since when; when its outcome was asked for; the turn in which the copies were told of it, if it was this node's.
-        self._doubt_since: dict[tuple[TxId, int], tuple[int, int, int | None]] = {}
-        self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks
+        self._doubts: dict[tuple[TxId, int], Doubt] = {}
+        self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks, as who asked for votes named it
 
-    def owner(self, tx: TxId) -> TxId:
-        """Who holds the locks of a transaction, or of a piece of one."""
-        return self.owner_of.get(whole_of(tx)) or whole_of(tx)
+    def holder(self, tx: TxId, number: int) -> TxId:
+        """Who holds the locks of a transaction, or of a piece of one, in a partition."""
+        doubt = self._doubts.get((tx, number))
+        return doubt.holder if doubt is not None else self.owner_of.get(whole_of(tx)) or whole_of(tx)
 
     # Prepare.
 
@@ -146,7 +147,7 @@ class Participant(Rule):
         core.work += work_of(prepare)
         self.owner_of[whole_of(tx)] = message.owner
         self.voting[(tx, number)] = None
-        self._doubt(tx, number, core.now, core.turns)
+        self._doubt(tx, number, core.now, message.owner, core.turns)
         records: list[r.Record] = [prepare]
         if message.origin is not None and number == message.decision and not piece_number(tx):
             origin = structs.replace(message.origin, partition=number, epoch=local.epoch)
@@ -221,7 +222,7 @@ class Participant(Rule):
         prepare = core.replica.partition(number).prepared.get(tx)
         if prepare is None:
             if not commit:
-                self.touching.end(tx, number, self.owner(tx))
+                self.touching.end(tx, number, self.holder(tx, number))
             return True
         listeners = self.ending.get((tx, number))
         if listeners is not None:
@@ -259,10 +260,10 @@ class Participant(Rule):
             return
         if is_piece(prepare):
             return  # who has a key of it would be in doubt for an outcome of which there are several
-        number, (_, _, turn) = prepare.partition, self._doubt_since.get((prepare.tx, prepare.partition), (0, 0, None))
-        acked = Acked(number, turn) if turn is not None else None
-        owner = self.owner(prepare.tx)
-        self.locks.certain(owner, prepare.tx, number, partial(_written_by, prepare), acked)
+        tx, number = prepare.tx, prepare.partition
+        doubt = self._doubts.get((tx, number))
+        acked = Acked(number, doubt.turn) if doubt is not None and doubt.turn is not None else None
+        self.locks.certain(self.holder(tx, number), tx, number, partial(_written_by, prepare), acked)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
         """The next primary learns the outcome from the decision record."""
@@ -278,8 +279,8 @@ class Participant(Rule):
             self.writes.looks.note(write)
             self.writes.expiry.note(write)
         cuts.ended(tx, number)
-        self._doubt_since.pop((tx, number), None)
-        owner = self.owner(tx)
+        owner = self.holder(tx, number)
+        self._doubts.pop((tx, number), None)
         keys, acked = self._held_by(owner, tx, number, prepare), Acked(number, turn)
         if self.locks.passing and (passing := self.locks.passed(owner, tx, number)) is not None:
             self.release(owner, tx, keys + passing.handed, acked)
@@ -314,8 +315,13 @@ class Participant(Rule):
             self.locks.release(owner, some, acked=acked)
             self.locking.reads.outcome_known(some)
             yield len(some)
-        if not self.locks.is_owner(owner):
-            self.owner_of.pop(whole_of(tx), None)
+        self._forget_owner(tx)
+
+    def _forget_owner(self, tx: TxId) -> None:
+        """A part of a transaction has no locks here any more: if none has, it does not matter who held them."""
+        owner = self.owner_of.get(whole_of(tx))
+        if owner is not None and not self.locks.is_owner(owner):
+            del self.owner_of[whole_of(tx)]
 
     # Doubt.
 
@@ -351,9 +357,9 @@ class Participant(Rule):
         """
         prepared = self.core.replica.partition(local.number).prepared
         for tx, prepare in reversed(prepared.items()):
-            self._pin(self.owner(tx), prepare, found=True)
+            self._pin(self.holder(tx, local.number), prepare, found=True)
         for tx in prepared:
-            self._doubt(tx, local.number, 0)
+            self._doubt(tx, local.number, 0, self.holder(tx, local.number))
 
     def _pin(self, owner: TxId, prepare: r.Prepare, *, found: bool = False) -> None:
         """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
@@ -363,31 +369,34 @@ class Participant(Rule):
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
         local = self.core.local
-        for key in [k for k in self._doubt_since if not local[k[1]].mine]:
-            del self._doubt_since[key]
+        gone = [key for key in self._doubts if not local[key[1]].mine]
+        for key in gone:
+            del self._doubts[key]
+        for key in gone:
+            self._forget_owner(key[0])
 
     def in_doubt(self) -> list[TxId]:
         """Transactions that are prepared here and whose outcome is not known."""
-        return list(dict.fromkeys(tx for tx, _ in self._doubt_since))
+        return list(dict.fromkeys(tx for tx, _ in self._doubts))
 
     def parts_in_doubt(self) -> list[tuple[TxId, int]]:
         """The same, each with the partition."""
-        return list(self._doubt_since)
+        return list(self._doubts)
 
     def prepared(self, tx: TxId, number: int) -> tuple[r.Prepare, int] | None:
         """What is prepared here of a transaction, or about to be, and since when (ns) as far as this node knows."""
         prepare = self.core.replica.partition(number).prepared.get(tx)
-        since = self._doubt_since.get((tx, number))
-        return (prepare, since[0]) if prepare is not None and since is not None else None
+        doubt = self._doubts.get((tx, number))
+        return (prepare, doubt.since) if prepare is not None and doubt is not None else None
 
     def voted(self, owner: TxId) -> list[tuple[TxId, int]]:
         """What has voted here, or is about to, and holds its locks as `owner`; each part with its partition."""
-        return [(tx, number) for tx, number in self._doubt_since if self.owner(tx) == owner]
+        return [part for part, doubt in self._doubts.items() if doubt.holder == owner]
 
-    def _doubt(self, tx: TxId, number: int, asked: int, turn: int | None = None) -> None:
+    def _doubt(self, tx: TxId, number: int, asked: int, holder: TxId, turn: int | None = None) -> None:
         """From `asked` on, the outcome of a prepared transaction is awaited, of which the copies were told in a turn."""
-        since, _, turn = self._doubt_since.get((tx, number), (self.core.now, 0, turn))
-        self._doubt_since[(tx, number)] = since, asked, turn
+        before = self._doubts.get((tx, number)) or Doubt(self.core.now, 0, turn, holder)
+        self._doubts[(tx, number)] = Doubt(before.since, asked, before.turn, holder)
         due = asked + self.core.settings.in_doubt_ms * MS
         self.alarm.by(due)
 
@@ -396,18 +405,18 @@ class Participant(Rule):
         core = self.core
         self.alarm.off()
         overdue = core.settings.in_doubt_ms * MS
-        for (tx, number), (_, asked, _) in list(self._doubt_since.items()):
-            if self.alarm.is_due(asked + overdue, core.now):
+        for (tx, number), doubt in list(self._doubts.items()):
+            if self.alarm.is_due(doubt.asked + overdue, core.now):
                 prepare = core.replica.partition(number).prepared.get(tx)
                 if prepare is None:  # its end was in the log already when this node began to lead in another epoch
-                    del self._doubt_since[tx, number]
+                    del self._doubts[tx, number]
                     self.writes.cuts.lose(number)
                     continue
                 primary = core.local[prepare.decision].placement.primary
                 if primary is not None:
                     probe("tx.asked_for_outcome")
                     core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
-                self._doubt(tx, number, core.now)
+                self._doubt(tx, number, core.now, doubt.holder)
 
 
 def _means_something(message: PrepareParts, places: int) -> bool:

@@ -12,7 +12,7 @@ from engine.protocol.requests import Scan
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace
 from wal import records as r
-from wal.ids import TxId
+from wal.ids import TxId, whole_of
 
 LOCKS = Faults()
 
@@ -172,3 +172,12 @@ def _drive_out(machine: Machine, when: Callable[[TxId, Iterable[TxId]], bool]) -
         return original(owner, key, shared=shared, early=early)
 
     around(locks, "_free", free)
+
+
+@LOCKS.fault("5")
+def who_is_named_later_holds_what_was_found(machine: Machine) -> None:
+    """A new primary that found a vote has its keys as the transaction's, and gives them back as those of the owner of whom
+    it hears when it is asked for another one."""
+    assert machine.node is not None
+    participant = machine.node.participant
+    replace(participant, "holder", lambda tx, _: participant.owner_of.get(whole_of(tx)) or whole_of(tx))

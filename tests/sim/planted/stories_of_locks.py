@@ -12,7 +12,7 @@ from tests.sim.clients import Task
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
-from tests.sim.world import Plant
+from tests.sim.world import SECOND, Plant
 from wal import records as r
 from wal.ids import TxId
 
@@ -297,4 +297,30 @@ def the_primary_dies_when_a_key_has_gone_on(plant: Plant | None) -> None:
         stage.end(unknown, untold)
         stage.until(lambda: told(reading), "it is answered when the outcome is known")
         stage.must(reading.result == b"41", f"a read after a commit sees it: {reading.result}")
+        stage.curtain()
+
+
+@story
+def who_found_a_vote_is_asked_for_another(plant: Plant | None) -> None:
+    """n2 has voted and dies; n3, which was not asked yet, leads what it led and finds that it is prepared. Then it is asked
+    for its own part, and told who has the locks. All of them are free when the transaction is over."""
+    with Stage(plant) as stage:
+        names = x, y, z = key(0), key(1), key(2)
+        unasked = stage.lose("prepare-parts", "n1", "n3")
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {x: b"1"}))
+        stage.do(tx.put(NAMESPACE, dict.fromkeys([y, z], b"1")))
+        committing = stage.begin(tx.commit())
+        stage.until(lambda: unasked.caught > 0, "n1 asks for the votes")
+        stage.wait(50)
+        stage.power_cut("n2")
+        stage.until(lambda: stage.primary(1, "n3"), "n3 is primary of partition 1")
+        stage.end(unasked)
+        stage.until(lambda: committing.done, "the client is told how it ended", look_every=SECOND // 10)
+        reader = stage.another()
+        found = [stage.get(name, reader) for name in names]
+        stage.must(found == [b"1" if told(committing) else None] * 3, f"a transaction is all or nothing: {found}")
+        for name in names:
+            stage.put(name, b"2", reader)
+        stage.start("n2")
         stage.curtain()

@@ -59,9 +59,9 @@ def in_doubt_for_ever(machine: Machine) -> None:
     participant = machine.node.participant
 
     def tick(original: Callable[..., None]) -> None:
-        doubted = dict(participant._doubt_since)
+        doubted = dict(participant._doubts)
         original()
-        participant._doubt_since = doubted | participant._doubt_since
+        participant._doubts = doubted | participant._doubts
 
     around(participant, "tick", tick)
 
