@@ -55,7 +55,6 @@ NOTES_BYTES = 4 << 20
 BYTES_EACH = 1024
 """So much of the log there is for each fragment that an entry goes through."""
 HEAD_BYTES = 8
-_NONE: array[int] = array("I")
 
 
 def notes_name(first_lsn: int) -> str:
@@ -206,7 +205,11 @@ class _Growing(Generic[K]):
         """What came to them, which is of a row what came `since` it was so long. O(rows, and what came)."""
         names = list(islice(rows, len(self._told), None))
         self._told += [0] * len(names)
-        new = [since(row, told) if len(row) > told else _NONE for row, told in zip(rows.values(), self._told, strict=True)]
+        counts, found = array("I"), array("I")
+        for row, told in zip(rows.values(), self._told, strict=True):
+            known = len(found)
+            if len(row) > told:
+                found += since(row, told)
+            counts.append(len(found) - known)
         self._told = list(map(len, rows.values()))
-        counts = array("I", map(len, new))
-        return Rows(names, big_endian(counts), big_endian(array("I", b"".join(new))))
+        return Rows(names, big_endian(counts), big_endian(found))

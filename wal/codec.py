@@ -44,7 +44,8 @@ allocated, and the only errors are `FormatError` and its kinds.
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -294,6 +295,31 @@ def decode_trailer(data: bytes, header: SegmentHeader, size: int, checksum: Chec
 def bytes_head(length: int) -> int:
     """How many bytes stand before so many in MessagePack."""
     return 2 if length < 1 << 8 else 3 if length < 1 << 16 else 5
+
+
+def array_of(elements: Iterable[object], count: int) -> msgspec.Raw:
+    """A long array of MessagePack, of elements that are encoded as they come: all at once they would take many times what
+    they come to, and leave holes between what stays."""
+    return _one_by_one(_head(count, 0x90, 0xDC), elements)
+
+
+def map_of(pairs: Iterable[tuple[object, object]], count: int) -> msgspec.Raw:
+    """The same of a map."""
+    return _one_by_one(_head(count, 0x80, 0xDE), chain.from_iterable(pairs))
+
+
+def _one_by_one(head: bytes, values: Iterable[object]) -> msgspec.Raw:
+    data = bytearray(head)
+    for value in values:
+        _encoder.encode_into(value, data, -1)
+    return msgspec.Raw(data)
+
+
+def _head(count: int, short: int, long: int) -> bytes:
+    """As the encoder has it: in as few bytes as there can be."""
+    if count < 16:
+        return bytes((short + count,))
+    return bytes((long,)) + count.to_bytes(2, "big") if count < 1 << 16 else bytes((long + 1,)) + count.to_bytes(4, "big")
 
 
 def big_endian(numbers: "array[int]") -> bytes:

@@ -30,6 +30,7 @@ from wal.codec import (
     SegmentHeader,
     Trailer,
     big_endian,
+    map_of,
     native,
 )
 from wal.ids import Fragment, TxId
@@ -64,7 +65,9 @@ def encode_summary(summary: Summary) -> list[object]:
     """A summary as it stands in a footer."""
     filters = summary.filters
     about = {partition: big_endian(blocks) for partition, blocks in summary.about.items()}
-    return [summary.tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]
+    *tally, _ = msgspec.structs.astuple(summary.tally)
+    tally.append(map_of(summary.counted(), summary.fragments))
+    return [tally, big_endian(filters.firsts), b"".join(filters.all_bits()), about]
 
 
 class Told(ABC):

@@ -51,7 +51,7 @@ class GrowingIndex:
     mention have the same array of one ordinal, which is never changed.
     """
 
-    __slots__ = ("_counted", "_numbers", "_once", "bytes_max", "mentions", "rows", "starts")
+    __slots__ = ("_numbers", "_once", "bytes_max", "counted", "mentions", "rows", "starts")
 
     def __init__(self) -> None:
         self.starts = array("I")
@@ -60,7 +60,7 @@ class GrowingIndex:
         self.bytes_max = 32
         self._once = array("I", [0])
         self._numbers: dict[int, int] = {}
-        self._counted = 0
+        self.counted = 0
 
     def growth(self, touched: Touched) -> int:
         """By how much `bytes_max` grows with a block that touches these. O(touched)."""
@@ -126,21 +126,22 @@ class GrowingIndex:
             row[BYTES] += sum(map(len, keys)) + sum(map(len, filter(None, values)))
         if row[NTH]:
             return False
-        self._counted += 1
-        row[NTH] = self._counted
+        self.counted += 1
+        row[NTH] = self.counted
         return True
 
     def tallied(self) -> Iterator[tuple[Fragment, list[int]]]:
         """What was counted of each fragment, as `wal.tally` has it, in the order in which they were met. O(fragments)."""
-        counted = [(row[NTH], name, row) for name, row in self.rows.items() if row[NTH]]
-        for _, name, (_, _, writes, further, *rest) in sorted(counted):
-            yield name, [writes, writes + further, *rest[:3]]
+        rows = self.rows
+        for name in sorted((name for name, row in rows.items() if row[NTH]), key=lambda name: rows[name][NTH]):
+            writes, further, *rest = rows[name][WRITES:NTH]
+            yield name, [writes, writes + further, *rest]
 
     # Read.
 
-    def ends(self) -> list[tuple[Fragment, int]]:
+    def ends(self) -> Iterator[tuple[Fragment, int]]:
         """Each fragment with its highest counter here."""
-        return [(name, row[HIGH]) for name, row in self.rows.items()]
+        return ((name, row[HIGH]) for name, row in self.rows.items())
 
     def snapshot(self, fragments: Iterable[Fragment]) -> SegmentIndex:
         """What concerns these fragments, for another thread to read while blocks are added here."""
@@ -168,4 +169,4 @@ def _read(row: Row) -> FragmentIndex:
     marks = row[BLOCKS + MARK_EVERY :: _GROUP]
     if len(blocks) // MARK_EVERY > len(marks):
         marks.append(row[HIGH])
-    return FragmentIndex(row[LOW], row[HIGH], blocks, marks)
+    return FragmentIndex(row[LOW], row[HIGH], blocks, marks or None)

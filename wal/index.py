@@ -45,6 +45,10 @@ class Parts(NamedTuple):
     crcs: array[int]
 
 
+_NO_MARKS: array[int] = array("Q")
+"""Most have none, and share this one, which is never changed."""
+
+
 class FragmentIndex:
     """One fragment in one segment.
 
@@ -65,7 +69,7 @@ class FragmentIndex:
         self.low = low
         self.high = high
         self.blocks = blocks
-        self.marks = array("Q") if marks is None else marks
+        self.marks = _NO_MARKS if marks is None else marks
         self.every = every
         self.runs: bytes | None = None
 

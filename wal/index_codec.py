@@ -18,6 +18,7 @@ from wal.codec import (
     FormatError,
     NewerFormat,
     Trailer,
+    array_of,
     big_endian,
     bytes_head,
     encode_trailer,
@@ -102,23 +103,14 @@ def encode_footer(
     assert all(entry.every == MARK_EVERY for entry in entries.values()), "an index of an older version is not written again"
     told: list[object] = [
         big_endian(index.starts),
-        [
-            _IndexEntry(
-                name,
-                partition,
-                entry.low,
-                entry.high,
-                blocks=big_endian(entry.blocks),
-                marks=big_endian(entry.marks[COARSE - 1 :: COARSE]),
-            )
-            for (name, partition), entry in entries.items()
-        ],
+        array_of((_told(name, entry) for name, entry in entries.items()), len(entries)),
     ]
     names = register.encode(trailer) if register is not None and form in _REGISTERED else b""
     if form < 6 and index.mentions is not None:
-        told.append([_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items()])
+        mentions = (_Mentions(name, at, big_endian(blocks)) for (name, at), blocks in index.mentions.items())
+        told.append(array_of(mentions, len(index.mentions)))
         if form < 5 and any(entry.marks for entry in entries.values()):
-            told.append([big_endian(entry.marks) for entry in entries.values()])
+            told.append(array_of((big_endian(entry.marks) for entry in entries.values()), len(entries)))
         parts = told_parts(index) if form in _PARTED else None
         if form < 4 and (summary is not None or parts is not None or names):
             told += [None] * (SUMMARY_AT - len(told))
@@ -132,6 +124,11 @@ def encode_footer(
         body = register.placed(body, len(names), 1 + bytes_head(4 * len(index.starts)), trailer)
     trailer = trailer._replace(index_bytes=len(body), index_crc=crc32c(body, 0))
     return trailer, body + encode_trailer(trailer)
+
+
+def _told(name: Fragment, entry: FragmentIndex) -> _IndexEntry:
+    blocks, marks = big_endian(entry.blocks), big_endian(entry.marks[COARSE - 1 :: COARSE])
+    return _IndexEntry(*name, entry.low, entry.high, blocks=blocks, marks=marks)
 
 
 def decode_index(

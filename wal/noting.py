@@ -124,9 +124,8 @@ class Notes:
 
     @property
     def summary(self) -> Summary:
-        """What there is. O(fragments)."""
+        """What there is."""
         self.go_through()
-        self._summary.tally.writes = dict(self._index.tallied())
         return self._summary
 
     def so_far(self) -> tuple[GrowingIndex, dict[int, array[int]], Filters]:

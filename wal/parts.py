@@ -95,54 +95,44 @@ def parts_max(length: int) -> int:
     return 1 + PART_MAX * (1 + min(PARTS_MAX, length // PART_BYTES))
 
 
-class _Run:
-    """The parts that speak of one fragment, block by block, and the last block that does."""
-
-    __slots__ = ("block", "numbers")
-
-    def __init__(self) -> None:
-        self.block = -1
-        self.numbers = bytearray()
-
-
 class PartsBuilder:
     """Goes through all blocks of a segment, in their order, and says it to its index."""
 
     def __init__(self) -> None:
         self._parts = Parts(bytearray(), array("I", [0]), array("H"), array("I"), array("I"))
-        self._runs: dict[str, dict[int, _Run]] = {}
+        self._runs: dict[str, dict[int, bytes | bytearray]] = {}  # the parts that speak of each, block by block
 
     def add(self, raw: RawBlock) -> None:
         """The next block. Raises NewerFormat."""
         parts, count = self._parts, raw.header.records
-        block = len(parts.firsts) - 1
         if RECORDS_MIN <= count <= RECORDS_MAX:
             body = memoryview(raw.data)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + raw.header.length]
             sizes = list(map(len, _split(body)))
             at, seed = BLOCK_HEADER_BYTES + raw.header.length - sum(sizes), crc32c(raw.data[:BLOCK_HEADER_BYTES])
-            speaking = _speaking(raw)
+            speaking, spoken = _speaking(raw), dict[str, dict[int, int]]()
             for number, (first, end, size) in enumerate(_cut(sizes)):
                 parts.records.append(end - first)
                 parts.sizes.append(size)
                 parts.crcs.append(crc32c(raw.data[at : at + size], seed))
                 at += size
-                self._note(block, number, speaking[first:end])
+                _note(spoken, number, speaking[first:end])
+            self._go_on(spoken)
         parts.parted.append(len(parts.sizes) > parts.firsts[-1])
         parts.firsts.append(len(parts.sizes))
 
-    def _note(self, block: int, number: int, said: Sequence[_Update]) -> None:
-        """These records are in this part: the innermost loop."""
-        for record in said:
-            for write in record.writes:
-                try:
-                    run = self._runs[write.namespace][write.partition]
-                except KeyError:
-                    run = self._runs.setdefault(write.namespace, {})[write.partition] = _Run()
-                if run.block == block:
-                    run.numbers[-1] = number
+    def _go_on(self, spoken: Mapping[str, Mapping[int, int]]) -> None:
+        """The parts of the next block that speak of fragments. Of most one does, in one block: that takes no room here."""
+        for namespace, mine in spoken.items():
+            runs = self._runs.setdefault(namespace, {})
+            for partition, both in mine.items():
+                first, last = divmod(both, 256)
+                run, more = runs.get(partition), _ONCE[first] if first == last else bytes((first, last))
+                if run is None:
+                    runs[partition] = more
+                elif isinstance(run, bytearray):
+                    run += more
                 else:
-                    run.block = block
-                    run.numbers += _ONCE[number]
+                    runs[partition] = bytearray(run + more)
 
     def attach(self, index: SegmentIndex) -> bool:
         """Say it to the index of these blocks; False if that is of others."""
@@ -150,7 +140,7 @@ class PartsBuilder:
         if len(self._parts.firsts) != len(index.starts) + 1:
             return False
         parted = self._parts.parted
-        runs = {name: bytes(self._runs.get(name[0], {}).get(name[1], _NEVER).numbers) for name in entries}
+        runs = {name: bytes(self._runs.get(name[0], {}).get(name[1], b"")) for name in entries}
         if any(len(runs[name]) != 2 * _told_of(entry, parted) for name, entry in entries.items()):
             return False
         for name, entry in entries.items():
@@ -180,7 +170,17 @@ def _told_of(entry: FragmentIndex, parted: bytearray) -> int:
     return sum(map(parted.__getitem__, entry.blocks))
 
 
-_NEVER = _Run()
+def _note(spoken: dict[str, dict[int, int]], number: int, said: Sequence[_Update]) -> None:
+    """These records are in this part of a block: the innermost loop. `spoken` has 256 times the first, and the last."""
+    for record in said:
+        for write in record.writes:
+            try:
+                mine = spoken[write.namespace]
+            except KeyError:
+                mine = spoken[write.namespace] = {}
+            mine[write.partition] = (mine.get(write.partition, 256 * number) & 0xFF00) + number
+
+
 _ONCE = [bytes((number, number)) for number in range(256)]
 
 

@@ -20,7 +20,7 @@ import msgspec
 from wal.archive import ArchiveFile, ArchiveView
 from wal.archive_codec import Map
 from wal.beside import Notes
-from wal.codec import HEADER_BYTES, TRAILER_BYTES, FormatError, SegmentHeader, Trailer, encode_trailer
+from wal.codec import HEADER_BYTES, TRAILER_BYTES, FormatError, SegmentHeader, Trailer, array_of, encode_trailer
 from wal.disk import Disk, File
 from wal.errors import Finding, LogDamaged
 from wal.history import BlockView, SegmentView
@@ -36,7 +36,6 @@ from wal.stored import open_segment
 
 INDEXES_KEPT = 4
 """Of sealed segments: who reads history goes from one to the next, and some do at once."""
-_encode_ends = msgspec.msgpack.Encoder().encode
 _decode_ends = msgspec.msgpack.Decoder(list[tuple[Fragment, int]]).decode
 
 
@@ -161,7 +160,8 @@ class Segments:
             trailer, offset, footer = builder.footer()
             file.write(offset, footer)
             file.sync()
-            ends = _encode_ends(builder.notes.growing.ends())
+            growing = builder.notes.growing
+            ends = bytes(array_of(growing.ends(), len(growing.rows)))
             with self._lock:
                 for at, sealed in enumerate(self._sealed):
                     if sealed.header.first_lsn == first_lsn:
@@ -328,7 +328,7 @@ class Segments:
         with self._lock:
             told, builder = self._ends.get(first_lsn), self._builder_of(first_lsn)
             if told is None and builder is not None:
-                return builder.notes.growing.ends()
+                return list(builder.notes.growing.ends())
         return _decode_ends(told) if told is not None else self.index_of(sealed).ends()
 
     def _replay(self, parts: list[tuple[SegmentHeader, int]], from_lsn: int) -> Iterator[Block]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from array import array
 from binascii import crc32
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, get_args
 
 import msgspec
 
 from wal.growing import GrowingIndex
-from wal.ids import DECISIONS, TxId, whole_of
+from wal.ids import DECISIONS, Fragment, TxId, whole_of
 from wal.records import (
     EpochStart,
     Forget,
@@ -85,8 +85,9 @@ def may_name(bits: bytes, name: TxId) -> bool:
 class Summary:
     """Of the segment that is being written. `bytes_max` is never less than what it takes in a footer.
 
-    `about`: the blocks, by ordinals, with what concerns all of a partition or fragment, or ends a transaction in it. `keys`
-    is how many keys there are, but for those of records of one key that somebody else counts.
+    `tally` has no `writes`: they are `counted`, one after the other, for who asks. `about`: the blocks, by ordinals, with
+    what concerns all of a partition or fragment, or ends a transaction in it. `keys` is how many keys there are, but for
+    those of records of one key that somebody else counts.
     """
 
     __slots__ = ("_index", "about", "bytes_max", "filters", "keys", "tally")
@@ -114,6 +115,15 @@ class Summary:
         for record, encoded in zip(records, _split(body), strict=True):
             kind(_KINDS[type(record)], 1, len(encoded))
         self._go_through(ordinal, records)
+
+    def counted(self) -> Iterator[tuple[Fragment, list[int]]]:
+        """What the tally has of each of so many `fragments`. O(fragments)."""
+        return self._index.tallied()
+
+    @property
+    def fragments(self) -> int:
+        """Of how many fragments something was counted."""
+        return self._index.counted
 
     def add_kind(self, kind: type[Record], records: int, size: int) -> None:
         """So many records of a kind are in blocks that have nothing else, and were gone through."""

@@ -64,7 +64,7 @@ class Told:
         assert summary is not None
         assert (summary.tally.blocks, summary.tally.records) == (self.tally.blocks, self.tally.records)
         assert (summary.tally.bytes, summary.tally.last_lsn) == (self.tally.bytes, self.tally.last_lsn)
-        assert {name: row for name, row in summary.tally.writes.items() if name[0] != "voted"} == self.tally.writes
+        assert {name: row for name, row in summary.counted() if name[0] != "voted"} == self.tally.writes
         assert {name: records for name, (records, _) in summary.tally.kinds.items()} == self.kinds
         filters = summary.filters.all_bits()
         assert all(any(may_name(bits, name) for bits in filters) for name in self.names)
