@@ -2,16 +2,21 @@
 
 A write costs neither. What is new since a layer was last walked is sorted then, and what is new since it was last counted
 is looked up below then, once: so both cost what has changed, and a count of an unchanged layer costs nothing.
+
+Fragments to which nothing comes any more are *packed*: a dict, entries, keys and values for each of very many lie among
+what stays when the layer goes, and then Python gives none of that memory back. So their rows are bytes, all in one place,
+until somebody writes to the fragment again, or walks it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
 from sortedcontainers import SortedList
 
 from rebalance.by_fragment import ByFragment
@@ -23,18 +28,44 @@ T = TypeVar("T")
 AtOnce: TypeAlias = Callable[[Sequence[bytes]], tuple[int, int]]
 """See `engine.state.held.Weighing.fitting_of`."""
 
+PACKED_ROWS = 16
+"""A fragment with more of them in a layer stays open: to read one of them would open all."""
+PACKED_BYTES = 4 << 10
+"""And one with more bytes: these are given back when they are freed."""
+_LENGTH = 4
+_OPENED = -1
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, int, bytes]]).decode
+
 
 class Layer(Generic[E]):
     """Entries applied since a point in time.
 
     Invariant: `dead` has those keys of `rows` whose entry is no row: a tombstone, or gone. Keys are never taken out of a
-    layer, and a dict keeps them as they came: so the new ones are the last ones.
+    layer, and a dict keeps them as they came: so the new ones are the last ones. A fragment's rows are in `opened`, or
+    `packed` says where they are; it is packed once, so that a layer does not grow by what comes and goes.
     """
 
-    __slots__ = ("_fresh", "_order", "_replaced", "_unseen", "bytes", "cleared", "dead", "rows", "since")
+    __slots__ = (
+        "_bytes",
+        "_entry",
+        "_fresh",
+        "_order",
+        "_replaced",
+        "_unseen",
+        "bytes",
+        "cleared",
+        "dead",
+        "opened",
+        "packed",
+        "since",
+    )
 
-    def __init__(self) -> None:
-        self.rows = ByFragment[dict[bytes, E]]()
+    def __init__(self, entry: Callable[[int, int, bytes], E]) -> None:
+        self.opened = ByFragment[dict[bytes, E]]()
+        self.packed = ByFragment[int]()
+        self._bytes = bytearray()
+        self._entry = entry  # makes one
         self.dead = ByFragment[dict[bytes, None]]()
         self.cleared = ByFragment[None]()
         self.since = ByFragment[int]()  # up to which counter it had been applied when it began to change here
@@ -47,7 +78,8 @@ class Layer(Generic[E]):
     def clear(self, fragment: Fragment) -> None:
         """Forget all rows of a fragment, here and below."""
         self.cleared[fragment] = None
-        self.rows.pop(fragment, None)
+        self.opened.pop(fragment, None)
+        self.packed.pop(fragment, None)
         self.dead.pop(fragment, None)
         self._order.pop(fragment, None)
         self._fresh.pop(fragment, None)
@@ -56,14 +88,62 @@ class Layer(Generic[E]):
 
     def parts(self) -> Iterator[dict[Namespace, Any]]:
         """All that it is made of, to be emptied when nobody reads it any more."""
-        made_of = self.rows, self.dead, self.cleared, self.since, self._order, self._fresh, self._replaced, self._unseen
+        rows = self.opened, self.packed, self.dead, self.cleared, self.since
+        made_of = *rows, self._order, self._fresh, self._replaced, self._unseen
         return chain.from_iterable(some.taken() for some in made_of)
+
+    # Packed.
+
+    @property
+    def rows(self) -> Mapping[Fragment, Mapping[bytes, E]]:
+        """All rows, to be looked at; also in another thread, once nothing is written here any more."""
+        return _Rows(self)
+
+    def pack(self, fragment: Fragment) -> None:
+        """Nothing comes to a fragment for now."""
+        rows = self.opened.get(fragment)
+        if not rows or fragment in self.packed or fragment in self.dead or len(rows) > PACKED_ROWS:
+            return
+        data = _encode([(key, entry.epoch, entry.counter, entry.value) for key, entry in rows.items()])
+        if len(data) <= PACKED_BYTES:
+            self.packed[fragment] = len(self._bytes)
+            self._bytes += len(data).to_bytes(_LENGTH, "big") + data
+            del self.opened[fragment]
+
+    def look(self, fragment: Fragment) -> dict[bytes, E] | None:
+        """The rows of a fragment, to be looked at; None if there are none."""
+        rows = self.opened.get(fragment)
+        return rows if rows is not None or not self.packed.parts else self._unpacked(fragment)
+
+    def _unpacked(self, fragment: Fragment) -> dict[bytes, E] | None:
+        """Of one that is packed, made anew; None of any other."""
+        at = self.packed.get(fragment, _OPENED)
+        if at == _OPENED:
+            return None
+        begin = at + _LENGTH
+        data = self._bytes[begin : begin + int.from_bytes(self._bytes[at:begin], "big")]
+        return {key: self._entry(epoch, counter, value) for key, epoch, counter, value in _decode(data)}
+
+    def open(self, fragment: Fragment) -> dict[bytes, E] | None:
+        """The rows of a fragment, to be changed or walked; None if there are none."""
+        rows = self.opened.get(fragment)
+        if rows is None and self.packed.parts and (rows := self._unpacked(fragment)) is not None:
+            self.opened[fragment] = rows
+            self.packed[fragment] = _OPENED  # only then: another thread may be reading
+        return rows
+
+    def begin(self, fragment: Fragment) -> dict[bytes, E]:
+        """The same, of a fragment that may be new here."""
+        rows = self.opened.get(fragment)
+        if rows is None and (rows := self.open(fragment)) is None:
+            rows = self.opened[fragment] = {}
+        return rows
 
     # In order.
 
     def put_in_order(self, fragment: Fragment, most: int) -> int:
         """Sort up to `most` of the keys that came since the last scan; how many there were: more if more are left."""
-        rows = self.rows.get(fragment)
+        rows = self.open(fragment)
         if not rows:
             return 0
         order = self._order.get(fragment)
@@ -87,7 +167,7 @@ class Layer(Generic[E]):
     def some_from(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[tuple[bytes, E]]:
         """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending, or `down`: < start, descending;
         they were put in order."""
-        rows = self.rows.get(fragment)
+        rows = self.opened.get(fragment)
         if not rows:
             return []
         order = self._order[fragment]
@@ -100,7 +180,7 @@ class Layer(Generic[E]):
     def look_below(self, fragment: Fragment, below: Callable[[bytes], E | None], most: int, at_once: AtOnce) -> int:
         """Look up to `most` of the keys up that came since the last count, as far as they are looked up `at_once`; how much
         work it was, above `most` if more are left. What lies below a layer stays what it is while there is the layer."""
-        rows = self.rows.get(fragment)
+        rows = self.open(fragment)
         if not rows:
             return 0
         seen, replaced = self._replaced.get(fragment, (0, 0))
@@ -125,12 +205,37 @@ class Layer(Generic[E]):
 
     def more(self, fragment: Fragment) -> int:
         """How many rows more there are with this layer than without; all of its keys were looked up below."""
-        rows = self.rows.get(fragment)
+        rows = self.open(fragment)
         if not rows:
             return 0
         seen, replaced = self._replaced[fragment]
         assert seen == len(rows), "a layer is looked up before it is counted"
         return len(rows) - len(self.dead.get(fragment, ())) - replaced
+
+
+class _Rows(Mapping[Fragment, Mapping[bytes, E]]):
+    """The rows of a layer, whether open or packed."""
+
+    __slots__ = ("_layer",)
+
+    def __init__(self, layer: Layer[E]) -> None:
+        self._layer = layer
+
+    def __getitem__(self, fragment: Fragment) -> Mapping[bytes, E]:
+        rows = self._layer.look(fragment)
+        return rows if rows is not None else self._layer.opened[fragment]  # where another thread has just opened it
+
+    def __contains__(self, fragment: object) -> bool:
+        return fragment in self._layer.opened or fragment in self._layer.packed
+
+    def __iter__(self) -> Iterator[Fragment]:
+        opened, packed = self._layer.opened, self._layer.packed
+        for number in dict.fromkeys([*opened.parts, *packed.parts]):
+            for namespace in dict.fromkeys([*opened.of(number), *packed.of(number)]):
+                yield namespace, number
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def merged(sources: list[list[tuple[bytes, T]]], limit: int, *, down: bool) -> tuple[list[tuple[bytes, T]], bytes | None]:

@@ -377,8 +377,7 @@ class Replica:
     def _note_stable(self, number: int, counters: list[tuple[Namespace, int]]) -> bool:
         moved = False
         for namespace, counter in counters:
-            fragment = self.fragments.get((namespace, number))
-            if fragment is None:
+            if (fragment := self.fragments.get((namespace, number))) is None:
                 continue
             if fragment.changed_for != self.changes.number:
                 self.changes.keep(fragment.name)
@@ -387,6 +386,7 @@ class Replica:
                 moved = True
                 if not fragment.unstable and not fragment.beyond:
                     self.drop_tail(fragment.name)
+                    self.store.pack(fragment.name)
         return moved
 
     def _change_partition(self, number: int) -> PartitionState:

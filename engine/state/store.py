@@ -157,7 +157,7 @@ class LayeredStore:
     def __init__(self, base: BaseStore) -> None:
         base.renew()
         self.base = base
-        self._active: Layer[Entry] = Layer()
+        self._active = Layer(Entry)
         self._frozen: Layer[Entry] | None = None
         self._thawed = 0  # how often
         self._live = ByFragment[int | None]()  # rows of the base, as far as they were asked for
@@ -179,7 +179,7 @@ class LayeredStore:
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """A key's newest entry, tombstones included; None if there is none."""
         active = self._active
-        rows = active.rows.get(fragment)
+        rows = active.look(fragment)
         if rows is not None:
             entry = rows.get(key)
             if entry is not None:
@@ -188,7 +188,7 @@ class LayeredStore:
             return None
         frozen = self._frozen
         if frozen is not None:
-            rows = frozen.rows.get(fragment)
+            rows = frozen.look(fragment)
             if rows is not None:
                 entry = rows.get(key)
                 if entry is not None:
@@ -200,10 +200,10 @@ class LayeredStore:
     def put(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key its newest entry, with a value."""
         active = self._active
-        part = active.rows.parts.get(fragment[1])  # as `get` has it: each update of each copy comes through here
+        part = active.opened.parts.get(fragment[1])  # as `get` has it: each update of each copy comes through here
         rows = part.get(fragment[0]) if part is not None else None
         if rows is None:
-            rows = active.rows[fragment] = {}
+            rows = active.begin(fragment)
         rows[key] = entry
         if active.dead.parts and fragment in active.dead:
             active.dead[fragment].pop(key, None)
@@ -213,11 +213,11 @@ class LayeredStore:
     def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None] | None]:
         """The fragment's active rows, and which of them are dead, if any are, to be changed together by whoever applies:
         what dies is told by `bury`. Account for them with `weigh`."""
-        active = self._active
-        rows = active.rows.get(fragment)
-        if rows is None:
-            rows = active.rows[fragment] = {}
-        return rows, active.dead.get(fragment)
+        return self._active.begin(fragment), self._active.dead.get(fragment)
+
+    def pack(self, fragment: Fragment) -> None:
+        """Nothing comes to a fragment for now: what lies above the last checkpoint is to take little memory."""
+        self._active.pack(fragment)
 
     def bury(self, fragment: Fragment, key: bytes) -> dict[bytes, None]:
         """A key's newest entry is no row; all of the fragment's of which that is so."""
@@ -430,7 +430,7 @@ class LayeredStore:
     def freeze(self) -> tuple[Collection[Fragment], Mapping[Fragment, Mapping[bytes, Entry]]]:
         """Begin a checkpoint: what to clear and what to write. The layer stays readable until `thaw`."""
         assert self._frozen is None, "a checkpoint is under way"
-        self._frozen, self._active = self._active, Layer()
+        self._frozen, self._active = self._active, Layer(Entry)
         return self._frozen.cleared, self._frozen.rows
 
     def thaw(self) -> Iterator[dict[Namespace, Any]]:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
 import msgspec
@@ -61,7 +61,9 @@ def write(
     store: LmdbStore, image: CheckpointImage, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None
 ) -> None:
     """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
-    if sum(map(len, image.rows.values())) + (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK >= small_work:
+    rows = accumulate(map(len, image.rows.values()), initial=0)  # no more of them are looked at than it takes to know
+    least = small_work - (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK
+    if any(count >= least for count in rows):
         command = program if program is not None else _program()
         try:
             store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))

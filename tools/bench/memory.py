@@ -18,6 +18,8 @@ AT_ONCE = 16
 PARTITIONS, NAMESPACES, ROW_BYTES = 1_024, 60, 100
 REST_SECONDS = 4.0
 """Tails go within two looks (`rebalance.stability`), and a checkpoint after that leaves nothing in the layers."""
+LET_GO_SECONDS = 2.0
+"""What a checkpoint held is freed in pieces when it has ended."""
 PATIENCE_SECONDS = 120.0
 
 
@@ -96,7 +98,7 @@ async def _came_back(cluster: LocalCluster) -> dict[str, int]:
 
 
 async def _rested(cluster: LocalCluster) -> dict[str, int]:
-    """The memory of the largest node, when tails have settled and a checkpoint has been taken."""
+    """The memory of the largest node, when tails have settled, and a checkpoint has been taken and let go."""
     await asyncio.sleep(REST_SECONDS)
     for node in cluster.running:
         await ask(node.address, "checkpoint")
@@ -107,5 +109,6 @@ async def _rested(cluster: LocalCluster) -> dict[str, int]:
 
     await asyncio.sleep(1)
     await until(written, PATIENCE_SECONDS, "a checkpoint does not end")
+    await asyncio.sleep(LET_GO_SECONDS)
     found = [memory_of(node.pid) for node in cluster.running]
     return max(found, key=lambda parts: sum(parts.values()))

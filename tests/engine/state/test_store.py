@@ -245,6 +245,11 @@ class LayeredModel(RuleBasedStateMachine):
         self.layered.clear(fragment)
         self.now.pop(fragment, None)
 
+    @rule(fragment=fragments)
+    def pack(self, fragment: Fragment) -> None:
+        """Nothing comes to it for now."""
+        self.layered.pack(fragment)
+
     @precondition(lambda self: self.frozen is None)
     @rule(drop=st.booleans())
     def begin_checkpoint(self, drop: bool) -> None:

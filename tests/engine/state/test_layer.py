@@ -1,0 +1,87 @@
+"""What a layer packs: the rows of fragments to which nothing comes any more, until something does."""
+
+from __future__ import annotations
+
+from engine.state.layer import PACKED_BYTES, PACKED_ROWS, Layer
+from engine.state.store import Entry
+from tests.support.weight import weight
+from wal.ids import Fragment
+
+ACC: Fragment = ("acc", 7)
+
+
+def layer_of(rows: dict[bytes, Entry], fragment: Fragment = ACC) -> Layer[Entry]:
+    """A layer with the rows of one fragment, which was packed, if that is possible."""
+    layer = Layer(Entry)
+    layer.begin(fragment).update(rows)
+    layer.pack(fragment)
+    return layer
+
+
+def rows_of(count: int, value: bytes = b"v" * 100) -> dict[bytes, Entry]:
+    """So many rows."""
+    return {b"key-%d" % n: Entry(1, n, value) for n in range(count, 0, -1)}
+
+
+def test_rows_that_are_packed_are_read_as_they_were_in_the_order_in_which_they_came() -> None:
+    rows = rows_of(5)
+    layer = layer_of(rows)
+    assert not layer.opened
+    assert dict(layer.rows) == {ACC: rows}
+    assert list(layer.rows[ACC].items()) == list(rows.items())
+    assert not layer.opened, "to look is not to open"
+    assert list(layer.begin(ACC).items()) == list(rows.items())
+    assert dict(layer.rows) == {ACC: rows}
+
+
+def test_a_fragment_is_packed_once_so_that_what_comes_and_goes_takes_no_more_each_time() -> None:
+    layer = layer_of(rows_of(1))
+    layer.begin(ACC)[b"key-1"] = Entry(1, 2, b"w")
+    layer.pack(ACC)
+    assert layer.opened[ACC] == {b"key-1": Entry(1, 2, b"w")}
+
+
+def test_many_rows_large_ones_and_deletes_stay_open() -> None:
+    assert not layer_of(rows_of(PACKED_ROWS)).opened
+    assert layer_of(rows_of(PACKED_ROWS + 1)).opened
+    assert layer_of(rows_of(1, b"v" * PACKED_BYTES)).opened
+    layer = Layer(Entry)
+    layer.begin(ACC)[b"k"] = Entry(1, 1, None)
+    layer.dead[ACC] = {b"k": None}
+    layer.pack(ACC)
+    assert layer.opened
+
+
+def test_what_was_cleared_is_not_there_packed_either() -> None:
+    layer = layer_of(rows_of(1))
+    layer.clear(ACC)
+    assert not layer.rows
+    assert layer.open(ACC) is None
+
+
+def test_who_reads_all_rows_meets_each_once_whatever_is_opened_meanwhile() -> None:
+    """A thread writes the checkpoint while the node goes on."""
+    layer = Layer(Entry)
+    rows = {("acc", number): rows_of(1) for number in range(6)}
+    for fragment, mine in rows.items():
+        layer.begin(fragment).update(mine)
+        layer.pack(fragment)
+    found: dict[Fragment, dict[bytes, Entry]] = {}
+    for fragment in layer.rows:
+        layer.open(("acc", (fragment[1] + 3) % 6))
+        assert fragment not in found
+        found[fragment] = dict(layer.rows[fragment])
+    assert found == rows
+
+
+def test_small_rows_that_are_packed_take_little_more_than_their_bytes() -> None:
+    fragments: list[Fragment] = [("acc", number) for number in range(1_000)]
+    named, layer = weight(fragments), Layer(Entry)
+    for fragment in fragments:
+        layer.begin(fragment).update({b"key-%d" % fragment[1]: Entry(1, 1, b"%100d" % fragment[1])})
+    before = (weight([layer]) - named) // len(fragments)
+    for fragment in fragments:
+        layer.pack(fragment)
+    after = (weight([layer]) - named) // len(fragments)
+    assert before > 300
+    assert after < 220
