@@ -31,7 +31,7 @@ from wal.probe import probe
 
 SMALL_WORK = 16_000
 """What is less work is written before such a process has started: it would cost the node more to hand it over. A row
-is one, and so is so much of what rows weigh:"""
+is one, a state is, and so much of what rows weigh:"""
 WEIGHED_OF_WORK = 4 << 10
 """Large rows cost the node little, because LMDB copies and writes them while the interpreter goes on. So what a transfer
 of them leaves in memory is written in place: else it would wait for a process more often than for the disk (a test)."""
@@ -63,6 +63,7 @@ def write(
     """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
     rows = accumulate(map(len, image.rows.values()), initial=0)  # no more of them are looked at than it takes to know
     least = small_work - (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK
+    least -= len(image.fragments) + len(image.partitions)
     if any(count >= least for count in rows):
         command = program if program is not None else _program()
         try:

@@ -22,6 +22,7 @@ from engine.turn.settings import Settings
 from rebalance.contents import MASK, row_digest
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import heard
+from wal.ids import Fragment
 
 ACC, BANK = ("acc", 3), ("bank", 1)
 SMALL_MAP = 1 << 20
@@ -107,6 +108,17 @@ def test_large_states_are_handed_over_in_parts_to_a_process_of_their_own(store: 
     assert max(len(frame(part)) for part in parts_of(large)) < PART_BYTES + (1 << 20) + 100
     with pytest.raises(StoreFailed, match="it was asked"):
         store_writer.write(store, large, program=said(Answer("ready"), Answer("StoreFailed", "it was asked")))
+
+
+def test_the_states_of_very_many_fragments_are_work_also_where_no_row_has_changed(store: LmdbStore) -> None:
+    """So it is when a node has come back, and its epochs have begun."""
+    states: dict[Fragment, bytes | None] = {("many", number): b"state" for number in range(store_writer.SMALL_WORK)}
+    came = CheckpointImage(1, {}, states, {}, [], {})
+    with heard() as probes:
+        store_writer.write(store, came, program=said())
+    assert "store.writer_unavailable" in probes, "a process was asked for"
+    store.renew()
+    assert store.load().fragments == states
 
 
 def said(*answers: Answer) -> list[str]:
