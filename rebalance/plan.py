@@ -9,7 +9,7 @@ stands in for one that is away.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from itertools import zip_longest
 
 import msgspec
@@ -137,6 +137,25 @@ def planning(old: Topology, change: Change, affinity: Affinity = assign) -> Gene
     return _Next(old, change, affinity).made()
 
 
+class Alike:
+    """Where partitions are next, found out once for all that are placed alike: there are many, placed in few ways."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], Placement] = {}
+
+    def placed(self, old: Placement, place: Callable[..., Placement], *how: object) -> Placement:
+        """Where one is next, by `place`, which goes by where its copies are, and by `how`, and by nothing else."""
+        question = (old.owners, old.in_sync, old.asynchronous, old.lost, *how)
+        new = self._known.get(question)
+        if new is None:
+            new = place(Placement(0, 0, old.owners, old.in_sync, old.lost, asynchronous=old.asynchronous), *how)
+            self._known[question] = new
+        if not new.version:
+            return old
+        version, epoch = old.version + new.version, old.epoch + new.epoch
+        return Placement(version, epoch, new.owners, new.in_sync, new.lost, asynchronous=new.asynchronous)
+
+
 class _Next:
     """The next map, while it is made."""
 
@@ -163,7 +182,7 @@ class _Next:
         self.notes += [f"{n} is too slow and set aside" for n in slow]
         self.taken: list[Taken] = []
         self.epoch = epoch_of_new(old) if change.groups else 0
-        self._alike: dict[tuple[object, ...], Placement] = {}  # there are many partitions, placed in few ways
+        self._alike = Alike()
 
     def made(self) -> Generator[int, None, Plan]:
         """Place the partitions, some at a time."""
@@ -225,28 +244,22 @@ class _Next:
             best, what = best_copy(number, reports, list(alive), instead)
             self.taken.append(what)
             survivors, placement = [best], _begun_again(placement, what)
-        leaders = fast(survivors, self.aside) or survivors
-        wanted = tuple(ideal)
-        old = Placement(0, 0, placement.owners, placement.in_sync, placement.lost, asynchronous=placement.asynchronous)
-        question = (old, wanted, copies, tuple(survivors), moves)
-        answer = self._alike.get(question)
-        if answer is None:
-            answer = _place(
-                old,
-                wanted,
-                copies,
-                survivors,
-                leaders,
-                steady=self.steady,
-                replaced=self.replaced,
-                alive=alive,
-                handover=moves,
-            )
-            self._alike[question] = answer
-        if not answer.version:
-            return placement
-        version, epoch = placement.version + answer.version, placement.epoch + answer.epoch
-        return Placement(version, epoch, answer.owners, answer.in_sync, answer.lost, asynchronous=answer.asynchronous)
+        return self._alike.placed(placement, self._place, tuple(ideal), copies, tuple(survivors), moves)
+
+    def _place(
+        self, old: Placement, wanted: Sequence[NodeId], copies: int, survivors: Sequence[NodeId], moves: bool
+    ) -> Placement:
+        return _place(
+            old,
+            wanted,
+            copies,
+            survivors,
+            fast(survivors, self.aside) or survivors,
+            steady=self.steady,
+            replaced=self.replaced,
+            alive=self.alive,
+            handover=moves,
+        )
 
     def _version(self) -> Version:
         """Another major number if a member joined, left or started again, else another minor one."""
@@ -345,8 +358,8 @@ def _place(
     old: Placement,
     ideal: Sequence[NodeId],
     copies: int,
-    survivors: list[NodeId],
-    leaders: list[NodeId],
+    survivors: Sequence[NodeId],
+    leaders: Sequence[NodeId],
     *,
     steady: set[NodeId],
     replaced: Mapping[NodeId, NodeId],

@@ -19,7 +19,7 @@ Within it a partition's primary and epoch are told by its placement: a copy heed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 import msgspec
 
@@ -31,7 +31,7 @@ from rebalance.ideal import places_of
 from rebalance.migrations import Migrations, ordered
 from rebalance.namespaces import NamespaceSettings, places_anew
 from rebalance.namespaces import changed as said_of_namespaces
-from rebalance.plan import placed_under_the_same
+from rebalance.plan import Alike, placed_under_the_same
 from rebalance.table import BEFORE_KEPT, Candidate, Group, Member, Placement, Topology, decode, encode, hash_of, node_of
 from wal.ids import Namespace, NodeId, Number, Version
 from wal.records import Claim
@@ -106,17 +106,24 @@ def light_step(
     ]
     lives = {m.node: m.allocation for m in (*old.members, *joined)}
     ideal, leaves = places_of(old, affinity), going.going(old)
+    may_count, slow_ones, alike = _may_count(old), {n for n, times in old.aside.items() if times > 0}, Alike()
     numbers = sorted(dict.fromkeys([*vouched, *surplus, *missing, *_wanted_of(joined, ideal)]))
     changed: list[tuple[int, Placement]] = []
+
+    def place(now: Placement, wanted: Sequence[NodeId], copies: int, whole: Sequence[NodeId]) -> Placement:
+        here = {n for n in lives if n not in leaves or n in now.copies} if leaves else lives
+        return placed_under_the_same(now, wanted, copies, whole, here)
+
     for number in numbers:
         placement, lagging = old.placements[number], vouched.get(number, {})
-        here = {n for n in lives if n not in leaves or n in placement.copies} if leaves else lives
-        slow = any(old.aside.get(node, 0) > 0 for node in placement.in_sync)
+        slow = bool(slow_ones) and not slow_ones.isdisjoint(placement.in_sync)
         if placement.lost or (slow and (lagging or number in surplus)):
             continue  # the slow copy is to go with the map that brings another one, and not after it
-        copies = min(old.group_of(number).copies, len(ideal[number]))
-        placed = placed_under_the_same(placement, ideal[number], copies, _whole(old, placement, lagging), here)
-        if placed != placement:
+        wanted = tuple(ideal[number])
+        copies = min(old.group_of(number).copies, len(wanted))
+        whole = _whole(may_count, placement, lagging) if lagging else ()
+        placed = alike.placed(placement, place, wanted, copies, whole)
+        if placed is not placement:
             changed.append((number, placed))
         if len(changed) == PARTITIONS_AT_ONCE:
             break  # the others are taken in by the next one
@@ -179,19 +186,19 @@ def taking_out(
     return Step(old.version, map_hash, changed, _raised(old.claims, claims, lives))
 
 
-def _whole(old: Topology, placement: Placement, vouched: Mapping[NodeId, NodeId]) -> list[NodeId]:
-    """Which of these copies of a partition count from now on: its primary vouches for them, and a full exchange need not
-    weigh whether they are waited for."""
-    return [
+def _may_count(old: Topology) -> set[NodeId]:
+    """Whose copies may count from now on: of those who are here on their disks a full exchange need not weigh whether they
+    are waited for."""
+    return {m.node for m in old.members if m.allocation == old.allocations.get(m.node) and old.aside.get(m.node, 0) <= 0}
+
+
+def _whole(may_count: Container[NodeId], placement: Placement, vouched: Mapping[NodeId, NodeId]) -> tuple[NodeId, ...]:
+    """Which of these copies of a partition count from now on: its primary vouches for them."""
+    return tuple(
         node
         for node, primary in vouched.items()
-        if primary == placement.primary
-        and node in placement.owners
-        and node not in placement.in_sync
-        and (member := old.member(node)) is not None
-        and member.allocation == old.allocations.get(node)
-        and old.aside.get(node, 0) <= 0
-    ]
+        if primary == placement.primary and node in placement.owners and node not in placement.in_sync and node in may_count
+    )
 
 
 def may_join(old: Topology, joins: Sequence[Candidate]) -> bool:
