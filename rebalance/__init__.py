@@ -11,8 +11,8 @@ whole in one conversation:
                        <------------------  Supply: epochs and transfers, then batches
  undo, clear, log, apply; Credit(batch) -->
                        <------------------  Supply ... last
- Settled(lwm, digests) ------------------>  from now on its answers are waited for
-                       <------------------  Settle(marks)
+ Settled(lwm, digests, contents) -------->  from now on its answers are waited for
+                       <------------------  Settle(marks), unless it is at these
  Settled again, at the marks ------------>  compares what both contain (`comparing`), and vouches: in sync by the next map
 ```
 

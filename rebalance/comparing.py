@@ -11,6 +11,9 @@
 Writes go on all the while, so "now" means nothing: the record stands between the writes, and both sides look at what they
 have when they come to it. Whoever does not stand at the same counters then (a batch was lost, and is sent again) cannot
 be compared, and is asked anew. Summing up is cut into pieces; what was captured does not change meanwhile.
+
+Mostly nobody has to ask. A copy that says it is settled says with it what it contains, if that takes a little, and if its
+primary stands at the same counters then, it has been waited for from there on, and was compared.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ FRAGMENTS_OF_WORK = 2
 """So many fragments of which one asks what they contain are as much work as one thing that is decided."""
 RANGES_MAX = 64
 """With more gaps than this a copy is in no state to be compared."""
+
+AT_ONCE = ROWS_AT_ONCE
+"""Rows of a partition that were written since the last checkpoint: with no more a copy says what it contains unasked."""
 
 Later: TypeAlias = Callable[[Callable[[], None]], None]
 Told: TypeAlias = Callable[[list[Contents] | None], None]
@@ -69,6 +75,39 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
     else:
         probe("contents.summed_up_later")
         summing.later(summing.go_on)
+
+
+def contents_now(core: Node, partition: int) -> list[Contents] | None:
+    """What this node has of a partition at this very moment, where that takes a little; else None."""
+    store, fragments = core.replica.store, core.replica.partition(partition).fragments
+    found: list[Contents] = []
+    left = AT_ONCE
+    for name, fragment in fragments.items():
+        left -= store.changed(fragment.name)
+        if fragment.loading or fragment.suspects or fragment.counter.ranges or left < 0:
+            return None
+        walk = store.walk(fragment.name)()
+        if walk is None:
+            continue  # as in `_Sum`
+        if not walk.done:
+            core.work += walk.step(AT_ONCE)
+        if not walk.done:
+            return None
+        digest = store.walked(fragment.name, walk)
+        if digest is None:
+            return None
+        found.append(Contents(name, fragment.counter.lwm, [], digest, fragment.digest))
+    core.work += len(fragments) // FRAGMENTS_OF_WORK
+    return found
+
+
+def wrong_in(ours: list[Contents], said: list[Contents]) -> list[Namespace] | None:
+    """The namespaces in which two copies have something else; None if they did not stand at the same counters."""
+    mine, theirs = ({c.namespace: c for c in contents} for contents in (ours, said))
+    pairs = [(mine.get(ns) or no_contents(ns), theirs.get(ns) or no_contents(ns)) for ns in mine | theirs]
+    if any((a.lwm, a.ranges) != (b.lwm, b.ranges) for a, b in pairs):
+        return None
+    return [a.namespace for a, b in pairs if a.digest != b.digest]
 
 
 class _Sum:
@@ -180,11 +219,7 @@ class Comparison:
         """The namespaces in which the copy has something else; None if the two did not stand at the same counters."""
         assert self.mine is not None
         assert self.theirs is not None
-        mine, theirs = ({c.namespace: c for c in said} for said in (self.mine, self.theirs))
-        pairs = [(mine.get(ns) or no_contents(ns), theirs.get(ns) or no_contents(ns)) for ns in mine | theirs]
-        if any((a.lwm, a.ranges) != (b.lwm, b.ranges) for a, b in pairs):
-            return None
-        return [a.namespace for a, b in pairs if a.digest != b.digest]
+        return wrong_in(self.mine, self.theirs)
 
 
 class Answers:

@@ -237,6 +237,8 @@ class Demander(Rule):
 
     def _take(self, session: Session, batch: Supply) -> None:
         self.core.work += batch.work
+        if batch.epochs:
+            self.settling.may_say_together(session.supplier, batch.together)
         for number in batch.later:
             session.later[number] = None
             session.awaited.pop(number, None)

@@ -214,7 +214,7 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     this one. `done` fragments are complete, `missed` ones need another kind. `survey`: what do the rows of these fragments
     add up to? Their partitions are among the later ones. What is `differing` comes in the next batches, and so does what is
     `open`: prepared, and too much for one. Batch 0 brings nothing: it says that the supplier is there, and waits for its
-    limit.
+    limit. `together`: the copies that are whole after it may be said to be so in one message (`AllSettled`).
     """
 
     version: Version
@@ -233,6 +233,7 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     survey: list[tuple[Namespace, Number]] = []
     differing: list[Differing] = []
     open: list[tuple[Number, TxId]] = []
+    together: bool = False
 
     @property
     def prepared(self) -> list[tuple[int, TxId]]:
@@ -280,7 +281,8 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
     """A MOVING copy to its primary: no gap is left; per fragment (namespace, lwm, digests it can vouch for).
 
     `readers` are the transactions that are prepared here without a write: no counter tells how they end. `round` is
-    repeated by the answer. `contents` answers the `Compare` of round `compared`; None: that cannot be said.
+    repeated by the answer. `contents` answers the `Compare` of round `compared`; None: that cannot be said. Of round 0 it
+    was not asked for, and is what the copy contains as it says this.
     """
 
     version: Version
@@ -290,6 +292,13 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
     round: Number
     compared: Number = 0
     contents: list[Contents] | None = None
+
+
+class AllSettled(msgspec.Struct, frozen=True, array_like=True, tag="all-settled", gc=False):
+    """The same of many copies of one node."""
+
+    version: Version
+    copies: list[Settled]
 
 
 class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=False):
@@ -362,7 +371,7 @@ class Stands(msgspec.Struct, frozen=True, array_like=True, tag="stands", gc=Fals
 
 
 ToPromotion: TypeAlias = AskTail | Tail
-ToSupplier: TypeAlias = Demand | Credit | Settled
+ToSupplier: TypeAlias = Demand | Credit | Settled | AllSettled
 ToDemander: TypeAlias = Supply | Settle
 ToAntiEntropy: TypeAlias = AskProofs | Proofs | Heal | Stands
 CopyMessage: TypeAlias = ToPromotion | ToSupplier | ToDemander | ToAntiEntropy

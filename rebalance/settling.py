@@ -1,7 +1,7 @@
 """When a MOVING copy has no gap any more: it says so, until its primary vouches for it.
 
-It says it again at the marks that its primary sets, with what it contains when that was asked for. A copy that stands
-still below its marks lacks something, and asks for it.
+It says with it what it contains, if that takes a little, and else when it was asked for that; and again at the marks that
+its primary sets. A copy that stands still below its marks lacks something, and asks for it. Many say so in one message.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from heapq import heappop, heappush
 
-from rebalance.comparing import Answers
-from rebalance.messages import Settle, Settled
+from rebalance.comparing import Answers, contents_now
+from rebalance.messages import AllSettled, Settle, Settled
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
@@ -48,6 +48,9 @@ class Settling:
         self._pauses: dict[int, int] = {}  # partition -> times `retransmit_ms` until it is said again
         self._void: dict[int, int] = {}  # partition -> as often before it began again; answers to that mean nothing now
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
+        self._together: dict[NodeId, None] = {}  # primaries that take many in one message
+        self._said: dict[NodeId, list[Settled]] = {}  # about to leave
+        self._going_on = False
         self.answers = Answers(core)
 
     def __len__(self) -> int:
@@ -64,6 +67,13 @@ class Settling:
         for kept in (self._when, self._marks, self._pauses):
             drop(kept, gone)
         self.answers.switch(gone)
+
+    def may_say_together(self, primary: NodeId, may: bool) -> None:
+        """Whether a primary knows of `AllSettled`; one of an older version does not say so."""
+        if may:
+            self._together[primary] = None
+        else:
+            self._together.pop(primary, None)
 
     def due(self) -> int | None:
         """When to say something."""
@@ -94,27 +104,40 @@ class Settling:
                 continue
             pause = self._pauses.pop(number, 1)
             self.begin(number, core.now + pause * core.settings.retransmit_ms * MS)
-            if primary is not None and self._say_settled(primary, number):
+            if primary is not None and self._say_settled(primary, number, again=pause > 1):
                 self._pauses[number] = min(2 * pause, SAID_SELDOM_MAX)
+        said, self._said = self._said, {}
+        for primary, copies in said.items():
+            if len(copies) > 1 and primary in self._together:
+                core.send(primary, AllSettled(core.fence, copies))
+            else:
+                for settled in copies:
+                    core.send(primary, settled)
         self._planned()
 
-    def _say_settled(self, primary: NodeId, number: int) -> bool:
-        """Whether there was something to say: below its marks a copy is not settled."""
+    def _say_settled(self, primary: NodeId, number: int, *, again: bool) -> bool:
+        """Whether there was something to say: below its marks a copy is not settled.
+
+        What it contains is said unasked where the primary may be waiting for that, and not `again`.
+        """
         core = self.core
         if not self._at_its_marks(number):
             return False
         state = core.replica.partition(number)
         self._rounds[number] = self._rounds.get(number, 0) + 1
-        core.send(
-            primary,
+        compared, contents = self.answers.of(number)
+        if not compared and not again:
+            contents = contents_now(core, number)
+        self._said.setdefault(primary, []).append(
             Settled(
                 core.fence,
                 number,
                 [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
                 [tx for tx, prepare in state.prepared.items() if not prepare.writes],
                 self._rounds[number],
-                *self.answers.of(number),
-            ),
+                compared,
+                contents,
+            )
         )
         return True
 
@@ -131,7 +154,13 @@ class Settling:
         if number in self._when:
             self._pauses.pop(number, None)
             self.begin(number, self.core.now)
-            self.go_on()
+            if not self._going_on:  # one batch asks about many
+                self._going_on = True
+                self.core.resume(self._go_on)
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        self.go_on()
 
     def on_settle(self, sender: NodeId, message: Settle) -> None:
         """The primary waits for this copy now; say Settled again at these counters."""

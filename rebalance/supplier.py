@@ -18,7 +18,18 @@ import msgspec
 from rebalance.choice import OF_ROWS, Choice, Kind, choose
 from rebalance.leaves import KEYS_A_WORK, are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer, work_of_writes
+from rebalance.messages import (
+    AllSettled,
+    Credit,
+    Demand,
+    Differing,
+    Have,
+    Settled,
+    Supply,
+    ToSupplier,
+    Transfer,
+    work_of_writes,
+)
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
@@ -110,7 +121,7 @@ class SupplySide(Rule):
         if self._sessions.get(session.node) is not session:
             return
         numbers, haves = session.demanded[0]
-        first = Supply(core.fence, session.number, 0)
+        first = Supply(core.fence, session.number, 0, together=True)
         work = 0
         while numbers and work < PLAN_WORK and (not work or core.work < WORK_MAX):  # rows are counted, too
             number = numbers.pop()
@@ -439,6 +450,8 @@ class SupplySide(Rule):
                 self.on_credit(sender, message)
             case Settled():
                 self.vouching.on_settled(sender, message)
+            case AllSettled():
+                self.vouching.on_all_settled(sender, message)
             case _:
                 assert_never(message)
 

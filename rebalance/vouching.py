@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from rebalance.comparing import Comparison
+from rebalance.comparing import Comparison, contents_now, wrong_in
 from rebalance.fragment import FragmentState
-from rebalance.messages import Settle, Settled
+from rebalance.messages import AllSettled, Settle, Settled
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, Node, Operation, Shipping, leads, may_act
+from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, leads, may_act
 from rebalance.table import Member, Standing, Topology
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
@@ -44,6 +44,17 @@ class Vouching:
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
         self._round = core.run << 32
+
+    def on_all_settled(self, sender: NodeId, message: AllSettled) -> None:
+        """The same of many; what there is no room for in this turn is taken in the next."""
+        core, at = self.core, 0
+        while at < len(message.copies) and (not at or core.work < WORK_MAX):
+            core.work += 1
+            self.on_settled(sender, message.copies[at])
+            at += 1
+        if at < len(message.copies):
+            rest = AllSettled(message.version, message.copies[at:])
+            core.resume(lambda: self.on_all_settled(sender, rest))
 
     def on_settled(self, sender: NodeId, message: Settled) -> None:
         """A MOVING copy has no gap: wait for it from now on; at its marks, vouch for it."""
@@ -89,6 +100,9 @@ class Vouching:
         core, number = self.core, local.number
         if (number, node) in self.vouched:
             return
+        if self._compares_now(number, message):
+            self._vouch_for((number, node))
+            return
         asked = self._comparisons.get((number, node))
         if asked is not None and not asked.void and message.compared == asked.round:
             asked.answer(message.contents, message.round)
@@ -112,8 +126,7 @@ class Vouching:
             asked.void = True
             return
         if not wrong:
-            self.vouched[key] = None
-            self._news.append(key)
+            self._vouch_for(key)
             return
         probe("supply.contents_differed")
         for namespace in wrong:
@@ -122,6 +135,20 @@ class Vouching:
             core.note(f"{node} has other contents of {namespace}/{local.number} than this node: it is to take them in full")
         self.begin_anew(local, node)
         core.send(node, Settle(core.fence, local.number, [], wrong, ended=[], prepares=[], round=asked.said))
+
+    def _compares_now(self, number: int, message: Settled) -> bool:
+        """Whether the copy has said, unasked, that it contains what is here at this moment. If not, it is to be asked."""
+        if message.compared or message.contents is None:
+            return False
+        mine = contents_now(self.core, number)
+        if mine is None or wrong_in(mine, message.contents) != []:
+            probe("supply.not_compared_at_once")
+            return False
+        return True
+
+    def _vouch_for(self, key: tuple[int, NodeId]) -> None:
+        self.vouched[key] = None
+        self._news.append(key)
 
     def stands_for(self, number: int, node: NodeId) -> bool:
         """Whether this node vouches for a copy. It stays with that until another map comes, whatever the copy says.

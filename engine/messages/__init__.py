@@ -55,6 +55,7 @@ from engine.messages.transactions import (
 )
 from rebalance.lives import Life
 from rebalance.messages import (
+    AllSettled,
     AskCopies,
     AskProofs,
     AskTail,
@@ -130,6 +131,7 @@ Message: TypeAlias = (
     | Credit
     | Supply
     | Settled
+    | AllSettled
     | Settle
     | AskProofs
     | Proofs
@@ -149,6 +151,7 @@ __all__ = [
     "KINDS",
     "Accept",
     "AcceptStep",
+    "AllSettled",
     "Announce",
     "AskCopies",
     "AskMap",

@@ -224,7 +224,10 @@ class Speech:
                 said = "".join(f" {ns} lwm={lwm}" for ns, lwm, _ in fragments)
                 said += "".join(f" {self._tx(tx)} reads" for tx in readers)
                 told = "" if contents is None else ": " + " ".join(f"{c.namespace} {c.digest >> 48:04x}" for c in contents)
-                return f"p{partition}{said}{f' compared #{compared & 0xFFFF}{told}' if compared else ''}"
+                answers = f" compared #{compared & 0xFFFF}{told}" if compared else f" contains{told}" if told else ""
+                return f"p{partition}{said}{answers}"
+            case m.AllSettled(_, copies):
+                return "; ".join(self._about(copy) for copy in copies)
             case m.Settle(_, partition, marks, wrong, ended, prepares):
                 said = "".join(f" {ns} at {mark}" for ns, mark in marks) + "".join(f" {ns} is wrong" for ns in wrong)
                 said += "".join(f" {self._tx(tx)} has ended" for tx in ended)

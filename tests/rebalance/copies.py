@@ -20,6 +20,7 @@ from rebalance.demander import Demander
 from rebalance.entropy import TICKS, AntiEntropy
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import (
+    AllSettled,
     AskProofs,
     AskTail,
     CopyMessage,
@@ -293,7 +294,7 @@ class Copy:
                 self.shipping.on_taken(sender, number)
             case Supply() | Settle():
                 self.demander.on(sender, said)
-            case Demand() | Credit() | Settled():
+            case Demand() | Credit() | Settled() | AllSettled():
                 self.supply.on(sender, said)
             case AskTail() | Tail():
                 self.promotion.on(sender, said)
@@ -511,14 +512,17 @@ class Copies:
 
     def admit(self) -> None:
         """Every copy that its primary vouches for is in sync by the next map."""
-        placements: list[Placement] = []
-        for number, p in enumerate(self.placements):
-            assert p.primary is not None
-            vouched = self.copies[p.primary].supply.vouching.vouched
-            in_sync = tuple(n for n in p.owners if n in p.in_sync or (number, n) in vouched)
-            placements.append(Placement(p.version + 1, p.epoch, p.owners, in_sync))
-        self.placements = placements
+        self.placements = [
+            Placement(p.version + 1, p.epoch, p.owners, self.to_count(number)) for number, p in enumerate(self.placements)
+        ]
         self.commit()
+
+    def to_count(self, number: int) -> tuple[NodeId, ...]:
+        """The copies of a partition that are in sync, or are so by the next map, because the primary vouches for them."""
+        p = self.placements[number]
+        assert p.primary is not None
+        vouched = self.copies[p.primary].supply.vouching.vouched
+        return tuple(n for n in p.owners if n in p.in_sync or (number, n) in vouched)
 
     # What is said.
 

@@ -66,7 +66,7 @@ class Story:
             case "promote":
                 p = copies.placements[0]
                 first = draw.choice([n for n in p.in_sync if n not in copies.away])
-                copies.map((first, *(n for n in p.owners if n != first)), p.in_sync, promote=True)
+                copies.map((first, *(n for n in p.owners if n != first)), copies.to_count(0), promote=True)
             case "trim" if copies[self.primary].local[0].active:
                 copies[self.primary].trim(unannounced=draw.random() < 0.5)
             case _:

@@ -8,8 +8,9 @@ import pytest
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
-from rebalance.messages import WRITTEN_BYTES_A_WORK, CopyMessage, Credit, Supply
-from rebalance.ports import MS
+from rebalance.comparing import AT_ONCE, contents_now, sum_up
+from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Supply
+from rebalance.ports import MS, WORK_MAX
 from rebalance.results import COMMITTED
 from rebalance.settling import STUCK_AFTER
 from rebalance.stability import LOOK_MS
@@ -17,6 +18,8 @@ from rebalance.supplier import MANY_UPDATES
 from rebalance.supplying import BATCH_WORK
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
+from tests.sim.planted.fault import around
+from tests.support.probes import heard
 from wal import records as r
 from wal.ids import SESSION_BYTES, Fragment, NodeId, Version, tx_of
 
@@ -312,8 +315,8 @@ def test_what_differs_at_its_primary_is_asked_for_less_and_less_often() -> None:
     historical(copies)
 
     def rotting(_sender: str, to: str, said: Said) -> int:
-        """The row rots again before each question about it."""
-        if to == "n3" and isinstance(said, Batch) and isinstance(said.records[0], r.Compare):
+        """The row rots again each time that all was supplied."""
+        if to == "n3" and isinstance(said, Supply) and said.last:
             copies["n3"].spoil(0, "k9", "rot")
         return 1
 
@@ -615,6 +618,104 @@ def test_a_copy_that_its_primary_has_vouched_for_says_so_seldom() -> None:
     copies.said.clear()
     copies.wait(64)
     assert 8 <= copies.said.count("Settled") <= 64 // 8 + 4
+
+
+def test_copies_that_lack_nothing_are_vouched_for_after_one_message_about_all_of_them() -> None:
+    """They say what they contain, and their primary, who stands at the same counters, has nothing to ask."""
+    copies = three(partitions=20)
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies.returns("n3")
+    copies.run()
+    copies.said.clear()
+    move(copies)
+    copies.run()
+    assert len(copies["n1"].supply.vouching.vouched) == 20
+    assert copies.said.count("AllSettled") == 1
+    assert not {"Settled", "Settle", "Batch"} & set(copies.said)
+    end(copies)
+
+
+def test_a_primary_of_an_older_version_is_told_of_each_copy_by_itself() -> None:
+    copies = three(partitions=3)
+    historical(copies)
+    settling = copies["n3"].demander.settling
+    around(settling, "may_say_together", lambda right, primary, _may: right(primary, False))
+    move(copies)
+    copies.run()
+    assert copies.said.count("Settled") == 3
+    assert "AllSettled" not in copies.said
+    end(copies)
+
+
+def test_of_many_copies_that_have_settled_a_turn_takes_what_it_has_room_for() -> None:
+    copies = three(partitions=5)
+    historical(copies)
+    kept: list[AllSettled] = []
+
+    def keep(_sender: str, _to: str, said: Said) -> int:
+        if isinstance(said, AllSettled):
+            kept.append(said)
+        return int(not kept)
+
+    copies.trouble = keep
+    move(copies)
+    copies.run()
+    primary, copies.trouble = copies["n1"], None
+    vouched = primary.supply.vouching.vouched
+    primary.work = WORK_MAX - 3
+    primary.supply.on("n3", kept[0])
+    assert 0 < len(vouched) < 5
+    while primary.go_on():
+        pass
+    assert len(vouched) == 5
+
+
+def test_what_a_copy_contains_is_summed_up_later_where_a_turn_has_no_room_left() -> None:
+    copies, told = three(), list[list[Contents] | None]()
+    copies["n1"].work = WORK_MAX
+    with heard() as reached:
+        sum_up(copies["n1"], 0, told.append)
+    assert "contents.summed_up_later" in reached
+    assert not told
+    expected = contents_now(copies["n1"], 0)
+    copies["n1"].put(0, k1="after it was asked")
+    copies.run()
+    assert told == [expected]
+
+
+def test_what_is_written_while_a_copy_says_what_it_contains_is_compared_when_it_is_there() -> None:
+    copies = three(partitions=4)
+    historical(copies)
+
+    def meanwhile(_sender: str, _to: str, said: Said) -> int:
+        if isinstance(said, AllSettled) and not copies["n1"].supply.vouching.pending:
+            copies["n1"].put(2, k7="meanwhile")
+        return 1
+
+    copies.trouble = meanwhile
+    move(copies)
+    copies.run()
+    assert copies.said.count("Settle") == 1, "of this one"
+    assert len(copies["n1"].supply.vouching.vouched) == 4
+    end(copies)
+
+
+@pytest.mark.parametrize("changed", [AT_ONCE - 12, AT_ONCE + 1])
+def test_what_takes_long_to_sum_up_is_summed_up_when_it_is_asked_for(changed: int) -> None:
+    copies = three()
+    copies["n1"].put(0, **{f"x{at}": "y" for at in range(changed)})
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies.returns("n3")
+    move(copies)
+    copies.said.clear()
+    copies.run()
+    assert (contents_now(copies["n3"], 0) is None) == (changed > AT_ONCE)
+    asked = any(isinstance(record, r.Compare) for record in copies["n3"].records)
+    assert asked == (changed > AT_ONCE)
+    end(copies)
 
 
 def test_a_copy_is_taken_anew_by_order() -> None:

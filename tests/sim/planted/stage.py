@@ -20,6 +20,7 @@ from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.network import MS, Rule
 from tests.sim.oracles import compare_copies, look_inside, unsettled, watch
+from tests.sim.planted.fault import replace
 from tests.sim.transactions import SimTransaction
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant, World
@@ -146,16 +147,23 @@ class Stage:
     # What happens to messages and nodes.
 
     def lose(self, kind: str, sender: str = "", receiver: str = "", *, partition: int | None = None) -> Rule:
-        """Lose all messages of a kind (about a partition), until `end`."""
+        """Lose all messages of a kind (about a partition), until `end`; of what is settled also those about many copies."""
+        kinds = (kind, "all-settled") if kind == "settled" and partition is None else (kind,)
 
         def matches(src: str, dst: str, said: object) -> bool:
             if said.__class__ not in MESSAGES or (sender and src != sender) or (receiver and dst != receiver):
                 return False
-            return kind_of(said) == kind and partition in (None, getattr(said, "partition", None))
+            return kind_of(said) in kinds and partition in (None, getattr(said, "partition", None))
 
         rule = Rule(kind, matches, drop=True)
         self.world.network.rules.append(rule)
         return rule
+
+    def says_each(self, name: NodeId) -> None:
+        """This node says of each copy by itself that it is settled, as it does to a primary of an older version."""
+        node = self[name].node
+        assert node is not None
+        replace(node.demander.settling, "may_say_together", lambda _primary, _may: None)
 
     def end(self, *rules: Rule) -> None:
         """These messages pass again."""

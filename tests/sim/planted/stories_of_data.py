@@ -223,6 +223,7 @@ def a_batch_for_a_copy_that_is_half_in_sync(plant: Plant | None) -> None:
         stage.left_out("n3")
         unsettled = stage.lose("settled", "n3", partition=0)
         stage.start("n3")
+        stage.says_each("n3")
         node = stage["n1"].node
         assert node is not None
         stage.until(lambda: "n3" in node.core.local[3].placement.in_sync, "n3 is in sync in partition 3")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Demand, Message, Replicate, Settled, Supply
+from engine.messages import AllSettled, Demand, Message, Replicate, Settled, Supply
 from engine.turn.core import CROWDED_AT
 from engine.turn.effects import Effects
 from engine.turn.events import Event, Received
@@ -394,13 +394,14 @@ def a_copy_is_ordered_anew(plant: Plant | None) -> None:
 class _Said(Observer):
     """How often one node said something to another."""
 
-    def __init__(self, kind: type[Message], src: NodeId, dst: NodeId) -> None:
+    def __init__(self, kinds: tuple[type[Message], ...], src: NodeId, dst: NodeId) -> None:
         self.count = 0
-        self._what = kind, src, dst
+        self._kinds = kinds
+        self._way = src, dst
 
     def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
         """Count."""
-        self.count += (type(message), src, dst) == self._what
+        self.count += type(message) in self._kinds and (src, dst) == self._way
 
 
 @story
@@ -411,7 +412,7 @@ def a_primary_has_nothing_to_give_yet(plant: Plant | None) -> None:
         lost = stage.lose("tail", "n3", "n2")
         stage.power_cut("n1")
         stage.left_out("n1")
-        said = _Said(Demand, "n1", "n2")
+        said = _Said((Demand,), "n1", "n2")
         stage.world.watch([said])
         stage.start("n1")
         stage.until(lambda: said.count > 0, "n1 asks n2")
@@ -430,7 +431,7 @@ def a_copy_that_is_whole_waits_for_a_map(plant: Plant | None) -> None:
         stage.power_cut("n3")
         stage.left_out("n3")
         lost = stage.lose("caught-up", "n2")
-        said = _Said(Settled, "n3", "n2")
+        said = _Said((Settled, AllSettled), "n3", "n2")
         stage.world.watch([said])
         stage.start("n3")
 

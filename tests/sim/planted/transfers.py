@@ -68,6 +68,14 @@ def rows_lost_and_contents_not_compared(machine: Machine) -> None:
     contents_not_compared(machine)
 
 
+@TRANSFERS.fault("4")
+def rows_lost_and_believed_unasked(machine: Machine) -> None:
+    """A full transfer loses rows, and its primary does not look at what the copy says, unasked, that it contains."""
+    full_transfer_loses_rows(machine)
+    assert machine.node is not None
+    replace(machine.node.supply.vouching, "_compares_now", lambda _number, said: said.contents is not None)
+
+
 @TRANSFERS.fault("4, 8")
 def not_cleared_and_contents_not_compared(machine: Machine) -> None:
     """A copy that is taken in full keeps what it had, and its primary does not compare contents."""
@@ -247,8 +255,8 @@ def settled_is_said_as_often_as_ever(machine: Machine) -> None:
     """A copy that waits for the next map tells its primary that it is settled, again and again at the same pace."""
     assert machine.node is not None
 
-    def say(original: Callable[..., bool], primary: NodeId, number: int) -> bool:
-        original(primary, number)
+    def say(original: Callable[..., bool], primary: NodeId, number: int, **how: bool) -> bool:
+        original(primary, number, **how)
         return False  # so that the next time is not put off
 
     around(machine.node.demander.settling, "_say_settled", say)
