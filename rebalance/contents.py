@@ -14,7 +14,9 @@ rows of the store are still those of which its digest was made is found out by r
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
@@ -98,11 +100,10 @@ class Held(Protocol):
 
 def _hashed_at_once(rows: Sequence[tuple[bytes, Entry]]) -> tuple[Sequence[tuple[bytes, Entry]], int]:
     """So many of these, the first one in any case, as have `HASHED_MAX` bytes; and how much work their bytes are."""
-    size = 0
-    for at, (_, entry) in enumerate(rows):
-        size += len(entry.value or b"")
-        if size > HASHED_MAX:
-            return rows[: at + 1], size // HASHED_OF_WORK
+    sizes = [len(entry.value or b"") for _, entry in rows]
+    if (size := sum(sizes)) > HASHED_MAX:
+        rows = rows[: 1 + bisect_right(list(accumulate(sizes)), HASHED_MAX)]
+        size = sum(sizes[: len(rows)])
     return rows, size // HASHED_OF_WORK
 
 

@@ -244,7 +244,7 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
     def work(self) -> int:
         """What it is to take it."""
         rows = sum(len(rows.keys) for rows in self.rows)
-        size = sum(len(value) for rows in self.rows for value in rows.values if value is not None)
+        size = sum([len(value) for rows in self.rows for value in rows.values if value is not None])
         answers = sum(len(some.txs) for some in self.results)
         prepares = sum(work_of_writes(prepare.writes) for prepare in self.prepares)
         beside = 2 * len(self.transfers) + work_of_writes(self.writes) + prepares + answers

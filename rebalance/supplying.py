@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -168,14 +170,15 @@ class Session:
                 next_.results.append(self._next_answers(core, name[1], enough - core.work))
                 continue
             rows, following = self._some_of(core, name, enough - core.work, most - size)
-            before = size
-            for taken, (key, entry) in enumerate(rows, 1):
-                size += weight_of(key, entry)
-                if size >= most and taken < len(rows):
-                    rows, following = rows[:taken], key + b"\0"
-                    break
             if rows:
-                self._weight = max(ROW_BYTES, (size - before) // len(rows))
+                weights = weights_of(rows)
+                taken = len(rows)
+                if size + sum(weights) >= most:
+                    taken = 1 + bisect_left(list(accumulate(weights[:-1])), most - size)
+                    rows, following = rows[:taken], following if taken == len(rows) else rows[taken - 1][0] + b"\0"
+                weight = sum(weights[:taken])
+                size += weight
+                self._weight = max(ROW_BYTES, weight // taken)
                 next_.rows.append(preload_of(name, rows))
             self.cursor = following
             if following is None:
@@ -247,6 +250,11 @@ class Session:
 def weight_of(key: bytes, entry: Entry | None) -> int:
     """What a row weighs in a batch, in bytes."""
     return len(key) + len((entry.value if entry is not None else None) or b"") + ROW_BYTES
+
+
+def weights_of(rows: Sequence[tuple[bytes, Entry | None]]) -> list[int]:
+    """The same of many."""
+    return [ROW_BYTES + len(key) + (len(entry.value or b"") if entry is not None else 0) for key, entry in rows]
 
 
 def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.Preload:

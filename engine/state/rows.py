@@ -42,6 +42,11 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
     """Rows of a transfer; what is newer here stays, and what was written live while loading does until it is told of."""
     name = fragment.name
     rows, dead = store.layer_of(name)
+    if _are_simply_put(store, fragment, record):
+        rows.update(zip(record.keys, map(Entry, record.epochs, record.counters, record.values), strict=True))
+        values = sum([len(value) for value in record.values if value is not None])
+        store.weigh(ROW_OVERHEAD_BYTES * len(record.keys) + sum(map(len, record.keys)) + values)
+        return
     weight = 0
     for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
         makes_room = fragment.loading and not counter
@@ -63,6 +68,16 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
             fragment.bury(key, counter)
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
     store.weigh(weight)
+
+
+def _are_simply_put(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> bool:
+    """Whether what follows comes to that: all are rows, nothing stands under their keys, and none is in doubt. So it is
+    nearly always where a copy is filled, and it takes a quarter of the time; a test holds the two against each other."""
+    keys = record.keys
+    columns = len(keys) == len(record.epochs) == len(record.counters) == len(record.values)
+    if not columns or fragment.suspects or 0 in record.counters or None in record.values:
+        return False
+    return len(set(keys)) == len(keys) and store.has_none_of(fragment.name, keys)
 
 
 def confirm_what_came_later(fragment: FragmentState, lwm: int) -> None:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from engine.state.store_memory import MemoryStore
 from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
 from rebalance.image import PartitionImage, take_down
 from rebalance.partition import PartitionState
+from tests.sim.planted.fault import replace
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import DECISIONS, Fragment
@@ -327,3 +329,29 @@ def test_what_is_prepared_is_taken_down_when_it_ends_and_encoded_by_its_bytes() 
     for number in PARTITIONS:
         kept = msgspec.msgpack.decode(whole(image.partitions[number]), type=PartitionImage)
         assert [prepare.tx for prepare in kept.prepared] == [b"t" * 16], "as it was"
+
+
+@given(st.lists(MOVES, min_size=15, max_size=40))
+@settings(max_examples=150)
+def test_rows_of_a_transfer_put_all_at_once_are_what_they_are_put_one_by_one(moves: list[Move]) -> None:
+    quick, slow = (Replica(LayeredStore(MemoryStore())) for _ in range(2))
+    replace(slow.store, "has_none_of", lambda _name, _keys: False)
+    for lsn, move in enumerate(moves, 1):
+        record = record_of(move, quick) if move.kind != "checkpoint" else None
+        came = fold(quick, record, lsn)
+        assert fold(slow, record, lsn) == came
+        if isinstance(came, type):
+            return
+        assert standing_of(quick) == standing_of(slow)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_rows_that_fill_a_copy_are_not_looked_up_one_by_one(checkpointed: bool) -> None:
+    replica = Replica(LayeredStore(MemoryStore()))
+    replica.apply(r.FragmentClear("acc", 7, "in full"))
+    replica.apply(r.Preload("acc", 7, [1, 1], [1, 2], [b"a", b"b"], [b"1", b"2"]))
+    if checkpointed:
+        assert not isinstance(fold(replica, None, 1), type)
+    replace(replica.store, "get", lambda *_: pytest.fail("a row was looked up"))
+    replica.apply(r.Preload("acc", 7, [1, 1], [3, 4], [b"c", b"d"], [b"3", b"4"]))
+    assert [key for key, _ in replica.store.scan(("acc", 7), b"", 9)] == [b"a", b"b", b"c", b"d"]
