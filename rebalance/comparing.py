@@ -77,11 +77,12 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
         summing.later(summing.go_on)
 
 
-def contents_now(core: Node, partition: int) -> list[Contents] | None:
-    """What this node has of a partition at this very moment, where that takes a little; else None."""
+def contents_now(core: Node, partition: int, *, most: int = AT_ONCE) -> list[Contents] | None:
+    """What this node has of a partition at this very moment, where no more rows than `most` lie in no checkpoint; else
+    None."""
     store, fragments = core.replica.store, core.replica.partition(partition).fragments
     found: list[Contents] = []
-    left = AT_ONCE
+    left = most
     for name, fragment in fragments.items():
         left -= store.changed(fragment.name)
         if fragment.loading or fragment.suspects or fragment.counter.ranges or left < 0:
@@ -90,7 +91,7 @@ def contents_now(core: Node, partition: int) -> list[Contents] | None:
         if walk is None:
             continue  # as in `_Sum`
         if not walk.done:
-            core.work += walk.step(AT_ONCE)
+            core.work += walk.step(most)
         if not walk.done:
             return None
         digest = store.walked(fragment.name, walk)

@@ -140,7 +140,10 @@ class Vouching:
         """Whether the copy has said, unasked, that it contains what is here at this moment. If not, it is to be asked."""
         if message.compared or message.contents is None:
             return False
-        mine = contents_now(self.core, number)
+        lwm = {c.namespace: c.lwm for c in message.contents}
+        there = self.core.replica.partition(number).fragments
+        same = all(lwm.get(namespace, 0) == fragment.counter.lwm for namespace, fragment in there.items())
+        mine = contents_now(self.core, number, most=WORK_MAX) if same else None
         if mine is None or wrong_in(mine, message.contents) != []:
             probe("supply.not_compared_at_once")
             return False

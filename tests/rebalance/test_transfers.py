@@ -718,6 +718,21 @@ def test_what_takes_long_to_sum_up_is_summed_up_when_it_is_asked_for(changed: in
     end(copies)
 
 
+def test_a_primary_compares_at_once_what_its_copy_says_though_it_has_more_to_sum_up() -> None:
+    copies = three()
+    copies["n1"].put(0, **{f"x{at}": "y" for at in range(AT_ONCE + 1)})
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies.returns("n3")
+    copies["n3"].checkpoint()
+    move(copies)
+    copies.run()
+    assert not any(isinstance(record, r.Compare) for record in copies["n3"].records)
+    assert (0, "n3") in copies["n1"].supply.vouching.vouched
+    end(copies)
+
+
 def test_a_copy_is_taken_anew_by_order() -> None:
     """Nothing is emptied before the map says that nobody relies on it; then all of it comes from the primary."""
     copies = three()
