@@ -84,7 +84,7 @@ class Demander(Rule):
         memory, beyond the gap, for as long as that. Why nobody relies on it meanwhile is in `docs/migrations.md`.
         """
         if number in self.held:
-            return True
+            return number not in self.settling.told  # its primary may be about to believe that, however late it comes
         if not self.rest.until or not any(number in kept for kept in (*self._queue.values(), *self._deferred.values())):
             return False
         state = self.core.replica.partition(number)
@@ -94,6 +94,7 @@ class Demander(Rule):
     def switch(self, new: NewMap) -> None:
         """A new topology: what changed is demanded anew, of whoever is primary now."""
         core, changed = self.core, new.changed
+        drop(self.settling.told, {local.number: local for local in changed})
         if self.rest.begins():
             changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
         self._begin_anew(anew := self.held.switch(changed, self._sessions.values()))
@@ -359,7 +360,7 @@ class Demander(Rule):
             work += 1 + len(core.replica.partition(number).fragments)
             if session.left_whole(core, number, self._no_history):
                 if core.local[number].role is Role.MOVING:
-                    self.settling.begin(number, core.now)
+                    self.settling.begin(number, core.now, session=session.number)
             elif number in session.survey:
                 self.surveys.begin(supplier, number, session.survey[number])
             elif number in session.later and session.in_full:

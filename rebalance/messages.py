@@ -282,7 +282,7 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
 
     `readers` are the transactions that are prepared here without a write: no counter tells how they end. `round` is
     repeated by the answer. `contents` answers the `Compare` of round `compared`; None: that cannot be said. Of round 0 it
-    was not asked for, and is what the copy contains as it says this.
+    was not asked for, and is what the copy contains as it says this, having been supplied in this `session`.
     """
 
     version: Version
@@ -292,6 +292,7 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled", gc=Fa
     round: Number
     compared: Number = 0
     contents: list[Contents] | None = None
+    session: Number = 0
 
 
 class AllSettled(msgspec.Struct, frozen=True, array_like=True, tag="all-settled", gc=False):

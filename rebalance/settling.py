@@ -47,6 +47,8 @@ class Settling:
         self._rounds: dict[int, int] = {}  # partition -> how often it was said to be settled
         self._pauses: dict[int, int] = {}  # partition -> times `retransmit_ms` until it is said again
         self._void: dict[int, int] = {}  # partition -> as often before it began again; answers to that mean nothing now
+        self._sessions: dict[int, int] = {}  # partition -> the session that supplied it
+        self.told: dict[int, None] = {}  # it was said unasked what these contain, under a map that has not changed them
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self._together: dict[NodeId, None] = {}  # primaries that take many in one message
         self._said: dict[NodeId, list[Settled]] = {}  # about to leave
@@ -64,7 +66,7 @@ class Settling:
 
     def switch(self, gone: Container[int]) -> None:
         """A new map: so it is with these."""
-        for kept in (self._when, self._marks, self._pauses):
+        for kept in (self._when, self._marks, self._pauses, self._sessions):
             drop(kept, gone)
         self.answers.switch(gone)
 
@@ -81,8 +83,10 @@ class Settling:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def begin(self, number: int, when: int) -> None:
-        """Say that a partition is settled, then."""
+    def begin(self, number: int, when: int, *, session: int = 0) -> None:
+        """Say that a partition is settled, then; or that it is so after this session."""
+        if session:
+            self._sessions[number] = session
         if number not in self._when:
             self._void[number] = self._rounds.get(number, 0)
         self._when[number] = when
@@ -126,8 +130,8 @@ class Settling:
         state = core.replica.partition(number)
         self._rounds[number] = self._rounds.get(number, 0) + 1
         compared, contents = self.answers.of(number)
-        if not compared and not again:
-            contents = contents_now(core, number)
+        if not compared and not again and (contents := contents_now(core, number)) is not None:
+            self.told[number] = None
         self._said.setdefault(primary, []).append(
             Settled(
                 core.fence,
@@ -137,6 +141,7 @@ class Settling:
                 self._rounds[number],
                 compared,
                 contents,
+                self._sessions.get(number, 0),
             )
         )
         return True

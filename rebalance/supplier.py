@@ -176,6 +176,7 @@ class SupplySide(Rule):
             first.later.append(number)
             return CHOICE_WORK * len(choices)
         session.partitions.append(number)
+        self.vouching.supplies(number, sender, session.number)
         first.epochs.append((number, local.epoch))
         session.say_prepared(state, first, core.settings.supply_batch_bytes)
         for fragment in state.fragments.values():

@@ -43,6 +43,7 @@ class Vouching:
         self._news: list[tuple[int, NodeId]] = []  # of these, what nobody was told yet
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
+        self._supplied: dict[int, dict[NodeId, int]] = {}  # in which session, if it has not begun anew since
         self._round = core.run << 32
 
     def on_all_settled(self, sender: NodeId, message: AllSettled) -> None:
@@ -100,7 +101,7 @@ class Vouching:
         core, number = self.core, local.number
         if (number, node) in self.vouched:
             return
-        if self._compares_now(number, message):
+        if self._compares_now(number, node, message):
             self._vouch_for((number, node))
             return
         asked = self._comparisons.get((number, node))
@@ -136,9 +137,16 @@ class Vouching:
         self.begin_anew(local, node)
         core.send(node, Settle(core.fence, local.number, [], wrong, ended=[], prepares=[], round=asked.said))
 
-    def _compares_now(self, number: int, message: Settled) -> bool:
-        """Whether the copy has said, unasked, that it contains what is here at this moment. If not, it is to be asked."""
-        if message.compared or message.contents is None:
+    def supplies(self, number: int, node: NodeId, session: int) -> None:
+        """A session supplies a copy."""
+        self._supplied.setdefault(number, {})[node] = session
+
+    def _compares_now(self, number: int, node: NodeId, message: Settled) -> bool:
+        """Whether the copy has said, unasked, that it contains what is here at this moment. If not, it is to be asked.
+
+        What it said before it began anew is not true any more, and may come late.
+        """
+        if message.compared or message.contents is None or message.session != self._supplied.get(number, {}).get(node):
             return False
         lwm = {c.namespace: c.lwm for c in message.contents}
         there = self.core.replica.partition(number).fragments
@@ -169,6 +177,7 @@ class Vouching:
         """The copy begins again: do not wait for it."""
         assert not self.stands_for(local.number, node), f"{node}'s copy of partition {local.number} was vouched for"
         self._comparisons.pop((local.number, node), None)
+        self._supplied.get(local.number, {}).pop(node, None)
         if self._forget(local.number, node):
             self._regroup(local)
 
@@ -185,16 +194,26 @@ class Vouching:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
         core = self.core
         if lives != self._lives:
+            self._supplied = {}  # it is asked for then, which is as good
+        for local in [local for local in moved if local.number in self._supplied] if self._supplied else ():
+            kept = {n: it for n, it in self._supplied.pop(local.number).items() if _awaits(local, n)}
+            if kept:
+                self._supplied[local.number] = kept
+        if lives != self._lives:
             moved = [core.local[number] for number in self.pending]
         for local in [local for local in moved if local.number in self.pending] if self.pending else ():
             for node in list(self.pending[local.number]):
-                awaited = local.mine and node in local.placement.owners and node not in local.placement.in_sync
-                if not awaited or self._lives.get(node) != lives.get(node):
+                if not _awaits(local, node) or self._lives.get(node) != lives.get(node):
                     self._forget(local.number, node)
                     self.vouched.pop((local.number, node), None)
                     self._comparisons.pop((local.number, node), None)
             self._regroup(local)
         self._lives = lives
+
+
+def _awaits(local: LocalPartition, node: NodeId) -> bool:
+    """Whether this node is to vouch for a copy some day."""
+    return local.mine and node in local.placement.owners and node not in local.placement.in_sync
 
 
 def _differs(fragment: FragmentState, digests: list[tuple[int, int]]) -> bool:

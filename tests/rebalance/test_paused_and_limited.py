@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from rebalance.messages import Supply
+from rebalance.messages import Demand, Settled, Supply
 from rebalance.migrations import NOT_ORDERED, Migrations, Paused
 from rebalance.ports import MS
 from rebalance.table import Placement
@@ -41,6 +42,32 @@ def end(copies: Copies) -> None:
     copies.commit()
     copies.whole()
     copies.judge()
+
+
+def test_a_copy_that_has_said_what_it_contains_passes_over_nothing_when_it_is_paused() -> None:
+    """Its primary may vouch for it by that word, which comes late, and not know that it asks for something again."""
+    copies = three()
+    WAYS["historical"](copies)
+    late: list[Settled] = []
+
+    def trouble(sender: str, to: str, said: Said) -> int:
+        if sender == "n3" and isinstance(said, Settled):
+            late.append(said)
+        return 0 if (sender, to) == ("n3", "n1") and isinstance(said, Settled | Demand) and late else 1
+
+    copies.trouble = trouble
+    move(copies)
+    copies.run()
+    copies["n3"].demander.lack([0])
+    copies["n3"].demander.settling.forget(0)
+    copies.run()
+    order(copies, Paused.ALL)
+    copies.run()
+    assert 0 in copies["n3"].demander.held
+    copies["n1"].supply.on("n3", replace(late[0], version=copies["n1"].fence))  # as if a light step had brought the order
+    assert (0, "n3") in copies["n1"].supply.vouching.vouched
+    assert not copies["n3"].demander.passes_over(0), "it is waited for"
+    end(copies)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
 from rebalance.comparing import AT_ONCE, contents_now, sum_up
-from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Supply
+from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Settled, Supply
 from rebalance.ports import MS, WORK_MAX
 from rebalance.results import COMMITTED
 from rebalance.settling import STUCK_AFTER
@@ -699,6 +700,32 @@ def test_what_is_written_while_a_copy_says_what_it_contains_is_compared_when_it_
     assert copies.said.count("Settle") == 1, "of this one"
     assert len(copies["n1"].supply.vouching.vouched) == 4
     end(copies)
+
+
+def test_what_a_copy_said_before_it_began_anew_is_not_believed() -> None:
+    """Its word comes late, and is true no more: it was found to differ meanwhile, has been emptied, and is not filled."""
+    copies = three()
+    historical(copies)
+    late: list[Settled] = []
+
+    def trouble(_sender: str, to: str, said: Said) -> int:
+        if isinstance(said, Settled) and not late:
+            late.append(said)
+            return 0
+        return 0 if isinstance(said, Supply) and to == "n3" and late else 1
+
+    copies.trouble = trouble
+    move(copies)
+    copies.run()
+    assert late[0].contents is not None
+    copies["n3"].spoil(0, "k9", "rot")
+    copies.wait(2)
+    assert not copies["n3"].rows(0)
+    for session in (late[0].session, 0):
+        copies["n1"].supply.on("n3", replaced(late[0], session=session))
+    copies.run()
+    assert not copies["n1"].supply.vouching.vouched
+    end(copies, differs=1)
 
 
 @pytest.mark.parametrize("changed", [AT_ONCE - 12, AT_ONCE + 1])

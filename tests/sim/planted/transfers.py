@@ -73,7 +73,7 @@ def rows_lost_and_believed_unasked(machine: Machine) -> None:
     """A full transfer loses rows, and its primary does not look at what the copy says, unasked, that it contains."""
     full_transfer_loses_rows(machine)
     assert machine.node is not None
-    replace(machine.node.supply.vouching, "_compares_now", lambda _number, said: said.contents is not None)
+    replace(machine.node.supply.vouching, "_compares_now", lambda _number, _node, said: said.contents is not None)
 
 
 @TRANSFERS.fault("4, 8")
