@@ -143,7 +143,7 @@ class Alike:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Placement] = {}
 
-    def placed(self, old: Placement, place: Callable[..., Placement], *how: object) -> Placement:
+    def placed(self, old: Placement, place: Callable[..., Placement], how: tuple[object, ...]) -> Placement:
         """Where one is next, by `place`, which goes by where its copies are, and by `how`, and by nothing else."""
         question = (old.owners, old.in_sync, old.asynchronous, old.lost, *how)
         new = self._known.get(question)
@@ -244,7 +244,7 @@ class _Next:
             best, what = best_copy(number, reports, list(alive), instead)
             self.taken.append(what)
             survivors, placement = [best], _begun_again(placement, what)
-        return self._alike.placed(placement, self._place, tuple(ideal), copies, tuple(survivors), moves)
+        return self._alike.placed(placement, self._place, (tuple(ideal), copies, tuple(survivors), moves))
 
     def _place(
         self, old: Placement, wanted: Sequence[NodeId], copies: int, survivors: Sequence[NodeId], moves: bool

@@ -139,9 +139,9 @@ class Settling:
                 [(ns, f.counter.lwm, f.recent_digests()) for ns, f in state.fragments.items()],
                 [tx for tx, prepare in state.prepared.items() if not prepare.writes],
                 self._rounds[number],
-                compared,
-                contents,
-                self._sessions.get(number, 0),
+                compared=compared,
+                contents=contents,
+                session=self._sessions.get(number, 0),
             )
         )
         return True

@@ -122,7 +122,7 @@ def light_step(
         wanted = tuple(ideal[number])
         copies = min(old.group_of(number).copies, len(wanted))
         whole = _whole(may_count, placement, lagging) if lagging else ()
-        placed = alike.placed(placement, place, wanted, copies, whole)
+        placed = alike.placed(placement, place, (wanted, copies, whole))
         if placed is not placement:
             changed.append((number, placed))
         if len(changed) == PARTITIONS_AT_ONCE:

@@ -18,18 +18,7 @@ import msgspec
 from rebalance.choice import OF_ROWS, Choice, Kind, choose
 from rebalance.leaves import KEYS_A_WORK, are_leaves
 from rebalance.lives import INCARNATION_BITS
-from rebalance.messages import (
-    AllSettled,
-    Credit,
-    Demand,
-    Differing,
-    Have,
-    Settled,
-    Supply,
-    ToSupplier,
-    Transfer,
-    work_of_writes,
-)
+from rebalance.messages import AllSettled, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
@@ -342,15 +331,8 @@ class SupplySide(Rule):
     def _history(self, session: Session) -> Supply:
         """Writes that lie beyond a gap, or were read from the log; after the last of these, which fragments are whole, and
         which cannot be."""
-        writes: list[r.Write] = []
-        keys = work = 0
-        while session.read and keys < WRITES_MAX and work < WRITES_WORK:
-            write = session.read.popleft()
-            keys += write.delta
-            work += work_of_writes([write])
-            writes.append(write)
-        self.core.work += work
-        self.supplied[session.node] = self.supplied.get(session.node, 0) + keys
+        writes = session.next_writes(self.core, WRITES_MAX, WRITES_WORK)
+        self.supplied[session.node] = self.supplied.get(session.node, 0) + sum(write.delta for write in writes)
         done: list[Fragment] = []
         missed: list[Fragment] = []
         if session.history_over and not session.read:
@@ -449,10 +431,8 @@ class SupplySide(Rule):
                 self.on_demand(sender, message)
             case Credit():
                 self.on_credit(sender, message)
-            case Settled():
-                self.vouching.on_settled(sender, message)
-            case AllSettled():
-                self.vouching.on_all_settled(sender, message)
+            case Settled() | AllSettled():
+                self.vouching.on(sender, message)
             case _:
                 assert_never(message)
 

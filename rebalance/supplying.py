@@ -14,7 +14,7 @@ from rebalance.choice import Amount
 from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
-from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply
+from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
 from rebalance.partition import PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node
 from rebalance.vouching import Awaited
@@ -155,6 +155,16 @@ class Session:
                 size += bytes_prepared(prepare)
         core.work += size // BYTES_OF_WORK
         return batch
+
+    def next_writes(self, core: Node, most: int, work_max: int) -> list[r.Write]:
+        """The next of what is to be said of history, up to about so many keys, and so much work."""
+        writes, keys, work = list[r.Write](), 0, 0
+        while self.read and keys < most and work < work_max:
+            writes.append(write := self.read.popleft())
+            keys += write.delta
+            work += work_of_writes([write])
+        core.work += work
+        return writes
 
     def next_rows(self, core: Node, most: int) -> Rows:
         """The next of what is taken as rows: the end of one fragment, and others as far as `most` bytes hold.

@@ -8,6 +8,7 @@ map, and only on this node's word.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import assert_never
 
 from rebalance.comparing import Comparison, contents_now, wrong_in
 from rebalance.fragment import FragmentState
@@ -45,6 +46,16 @@ class Vouching:
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
         self._supplied: dict[int, dict[NodeId, int]] = {}  # in which session, if it has not begun anew since
         self._round = core.run << 32
+
+    def on(self, sender: NodeId, message: Settled | AllSettled) -> None:
+        """A copy says that it is settled, or many are."""
+        match message:
+            case Settled():
+                self.on_settled(sender, message)
+            case AllSettled():
+                self.on_all_settled(sender, message)
+            case _:
+                assert_never(message)
 
     def on_all_settled(self, sender: NodeId, message: AllSettled) -> None:
         """The same of many; what there is no room for in this turn is taken in the next."""

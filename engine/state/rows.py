@@ -5,9 +5,12 @@ Plain functions over a fragment's state and the store of its rows; `engine.state
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import NEWEST, NOTHING, FragmentState
 from wal import records as r
+from wal.ids import Fragment
 from wal.probe import probe
 
 
@@ -77,7 +80,20 @@ def _are_simply_put(store: LayeredStore, fragment: FragmentState, record: r.Prel
     columns = len(keys) == len(record.epochs) == len(record.counters) == len(record.values)
     if not columns or fragment.suspects or 0 in record.counters or None in record.values:
         return False
-    return len(set(keys)) == len(keys) and store.has_none_of(fragment.name, keys)
+    return len(set(keys)) == len(keys) and has_none_of(store, fragment.name, keys)
+
+
+def has_none_of(store: LayeredStore, name: Fragment, keys: Sequence[bytes]) -> bool:
+    """Whether nothing stands under any of these keys, not even that something was deleted; False, too, where it would take
+    a look at each of them to say so."""
+    for layer in store.layers:
+        rows = layer.rows.get(name)
+        if rows and not rows.keys().isdisjoint(keys):
+            return False
+        if name in layer.cleared:
+            return True
+    following = store.base.keys(name, min(keys), 1) if keys else []
+    return not following or following[0][0] > max(keys)
 
 
 def confirm_what_came_later(fragment: FragmentState, lwm: int) -> None:

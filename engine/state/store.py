@@ -197,18 +197,6 @@ class LayeredStore:
                 return None
         return self.base.get(fragment, key)
 
-    def has_none_of(self, fragment: Fragment, keys: Sequence[bytes]) -> bool:
-        """Whether nothing stands under any of these keys, not even that something was deleted; False, too, where it would
-        take a look at each of them to say so."""
-        for layer in self.layers:
-            rows = layer.rows.get(fragment)
-            if rows and not rows.keys().isdisjoint(keys):
-                return False
-            if fragment in layer.cleared:
-                return True
-        next_ = self.base.keys(fragment, min(keys), 1) if keys else []
-        return not next_ or next_[0][0] > max(keys)
-
     def put(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key its newest entry, with a value."""
         active = self._active
