@@ -179,20 +179,19 @@ class LayeredStore:
     def get(self, fragment: Fragment, key: bytes) -> Entry | None:
         """A key's newest entry, tombstones included; None if there is none."""
         active = self._active
-        rows = active.look(fragment)
-        if rows is not None:
-            entry = rows.get(key)
-            if entry is not None:
-                return entry if entry is not GONE else None
+        part = active.opened.parts.get(fragment[1])  # as `look` has it: each read comes through here
+        rows = part.get(fragment[0]) if part is not None else None
+        if rows is None and active.packed.parts:
+            rows = active.look(fragment)
+        if rows is not None and (entry := rows.get(key)) is not None:
+            return entry if entry is not GONE else None
         if fragment in active.cleared:
             return None
         frozen = self._frozen
         if frozen is not None:
             rows = frozen.look(fragment)
-            if rows is not None:
-                entry = rows.get(key)
-                if entry is not None:
-                    return entry if entry is not GONE else None
+            if rows is not None and (entry := rows.get(key)) is not None:
+                return entry if entry is not GONE else None
             if fragment in frozen.cleared:
                 return None
         return self.base.get(fragment, key)
@@ -213,7 +212,8 @@ class LayeredStore:
     def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None] | None]:
         """The fragment's active rows, and which of them are dead, if any are, to be changed together by whoever applies:
         what dies is told by `bury`. Account for them with `weigh`."""
-        return self._active.begin(fragment), self._active.dead.get(fragment)
+        rows = self._active.opened.get(fragment)
+        return self._active.begin(fragment) if rows is None else rows, self._active.dead.get(fragment)
 
     def pack(self, fragment: Fragment) -> None:
         """Nothing comes to a fragment for now: what lies above the last checkpoint is to take little memory."""
