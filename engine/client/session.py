@@ -129,7 +129,9 @@ class Session:
         self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
-        now = self._look_at_the_clock()
+        now = time.monotonic_ns()
+        if self._ticking and now - self._ticked > STOOD_STILL_NS:
+            self._stood_still(now)
         self.router.begin(call, now, now + int(seconds * 1e9))
         self._waiting += 1
         try:
@@ -192,19 +194,19 @@ class Session:
             if not future.done():
                 future.set_result(None)
 
-    def _look_at_the_clock(self) -> int:
-        """What time it is, in ns, once those who wait were given back what they did not have of it."""
-        now = time.monotonic_ns()
-        if self._ticking and now - self._ticked > STOOD_STILL_NS:
-            self.router.stood_still(now - self._ticked - STOOD_STILL_NS)
-            self._ticked = now
-        return now
+    def _stood_still(self, now: int) -> None:
+        """Those who wait are given back what they did not have of the time since the last tick."""
+        self.router.stood_still(now - self._ticked - STOOD_STILL_NS)
+        self._ticked = now
 
     def _tick(self) -> None:
         if self.closed or not self._waiting:
             self._ticking = False
             return
-        self._ticked = now = self._look_at_the_clock()
+        now = time.monotonic_ns()
+        if now - self._ticked > STOOD_STILL_NS:
+            self._stood_still(now)
+        self._ticked = now
         self.router.tick(now)
         self._flush()
         self.loop.call_later(TICK_SECONDS, self._tick)
