@@ -35,7 +35,7 @@ PACKED_BYTES = 4 << 10
 _LENGTH = 4
 _OPENED = -1
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, int, bytes]]).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, int, bytes | None]]).decode
 
 
 class Layer(Generic[E]):
@@ -61,7 +61,7 @@ class Layer(Generic[E]):
         "since",
     )
 
-    def __init__(self, entry: Callable[[int, int, bytes], E]) -> None:
+    def __init__(self, entry: Callable[[int, int, bytes | None], E]) -> None:
         self.opened = ByFragment[dict[bytes, E]]()
         self.packed = ByFragment[int]()
         self._bytes = bytearray()

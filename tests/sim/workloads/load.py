@@ -115,7 +115,11 @@ async def set_up(client: Client) -> None:
     await tx.put("bank", {a.encode(): str(BALANCE).encode() for a in ACCOUNTS})
     following = (*NODES_OF_RING[1:], NODES_OF_RING[0])
     await tx.put("ring", {a.encode(): b.encode() for a, b in zip(NODES_OF_RING, following, strict=True)})
-    await tx.commit()
+    try:
+        await tx.commit()
+    except errors.Error:
+        await tx.rollback()
+        raise
 
 
 async def failed(tx: SimTransaction, load: Load, process: int, rng: Random, error: errors.Error) -> int:
