@@ -104,7 +104,8 @@ class _States:
         self._txn = txn
         self._dbs = dbs
         self.fragments: dict[Fragment, Encoded | None] = {}
-        self._coming = _Coming(self.fragments.__setitem__), _Coming(self._put_partition), _Coming(self._put_node)
+        put_partition, put_node = partial(_put_partition, txn, dbs), partial(_put_node, txn, dbs)  # nothing of its own
+        self._coming = _Coming(self.fragments.__setitem__), _Coming(put_partition), _Coming(put_node)
 
     def begin(self, part: Begin) -> dict[Fragment, None]:
         """What the checkpoint begins with; which fragments are cleared."""
@@ -125,13 +126,15 @@ class _States:
         for last in self._coming:
             last.end()
 
-    def _put_partition(self, number: int, pieces: list[bytes]) -> None:
-        _put(self._txn, self._dbs.partitions, PARTITIONS, partition_key(number), pieces)
 
-    def _put_node(self, name: str, pieces: list[bytes]) -> None:
-        assert name, "a value of the node has a name"
-        assert name[0] != "\0", "names that begin with NUL are the store's"
-        _put(self._txn, self._dbs.node, NODE, name.encode(), pieces)
+def _put_partition(txn: lmdb.Transaction[bytes], dbs: Databases, number: int, pieces: list[bytes]) -> None:
+    _put(txn, dbs.partitions, PARTITIONS, partition_key(number), pieces)
+
+
+def _put_node(txn: lmdb.Transaction[bytes], dbs: Databases, name: str, pieces: list[bytes]) -> None:
+    assert name, "a value of the node has a name"
+    assert name[0] != "\0", "names that begin with NUL are the store's"
+    _put(txn, dbs.node, NODE, name.encode(), pieces)
 
 
 class _Coming(Generic[_Name]):
