@@ -26,7 +26,7 @@ demo: $(READY) ## the whole story with real data: load, kill, failover, history,
 
 test: $(READY) ## every check and every test
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal $(ARGS)
 
 check: $(READY) ## format, lint, types, import contracts, and what a type checker tells users
 	@$(BIN)/ruff format --check --quiet .

@@ -52,7 +52,7 @@ def _deeds(result: Result) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [3, 8])
+@pytest.mark.parametrize("seed", [3, 10])
 def test_rewording_every_message_changes_no_behaviour(seed: int) -> None:
     told = run_seed(seed, storm_ns=3 * SECOND, digest=False)
     assert sum(told.errors.values()) > 0, "clients were refused something"

@@ -27,7 +27,7 @@ from engine.protocol.requests import (
     TakeCut,
     Unlock,
 )
-from wal.ids import DECISIONS, KEY_BYTES_MAX
+from wal.ids import DECISIONS, KEY_BYTES_MAX, NUMBER_MAX
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def odd(good: st.SearchStrategy[T], bad: st.SearchStrategy[T]) -> st.SearchStrat
 
 NAME, TX, KEY = odd(NAMES, BAD_NAMES), odd(TXS, BAD_TXS), odd(KEYS, BAD_KEYS)
 NUMBER, COUNT = odd(SMALL, INTS), odd(st.integers(0, 40), INTS)
-ERA = st.tuples(*[odd(SMALL, INTS.filter(lambda n: n >= 0))] * 2)  # who says less is not read, and hung up on
+ERA = st.tuples(*[odd(SMALL, INTS.filter(lambda n: 0 <= n <= NUMBER_MAX))] * 2)  # who says others is hung up on
 KEY_LISTS = odd(st.lists(KEY, min_size=1, max_size=5, unique=True), st.lists(KEY, max_size=6))
 LOCKED = st.lists(st.tuples(NAME, KEY), max_size=4)
 READ = st.lists(st.tuples(NAME, KEY, NUMBER, NUMBER), max_size=4)
