@@ -198,6 +198,17 @@ def everybody_dies_between_the_pieces(plant: Plant | None) -> None:
         _dies(plant, ("n1", "n2", "n3"), pieces)
 
 
+def _leads_what_was_prepared(stage: Stage, lost: Rule) -> None:
+    """n3 is here again, and leads what n2 led, which dies; nobody has heard of the outcome, which is to commit."""
+    stage.wait(4 * SETTINGS.suspicion_ms)
+    stage.power_cut("n2")
+    stage.wait(2 * SETTINGS.suspicion_ms)
+    stage.end(lost)
+    stage.start("n2")
+    _all_or_nothing(stage, wanted=True)
+    stage.curtain()
+
+
 @story
 def a_checkpoint_while_pieces_are_prepared(plant: Plant | None) -> None:
     """n3 has four pieces in a checkpoint when its power fails; then n2 dies, and n3 leads what it led."""
@@ -211,13 +222,7 @@ def a_checkpoint_while_pieces_are_prepared(plant: Plant | None) -> None:
         stage.until(lambda: n3.node is not None and not n3.node.checkpointing, "it is written")
         stage.power_cut("n3")
         stage.start("n3")
-        stage.wait(4 * SETTINGS.suspicion_ms)
-        stage.power_cut("n2")
-        stage.wait(2 * SETTINGS.suspicion_ms)
-        stage.end(lost)
-        stage.start("n2")
-        _all_or_nothing(stage, wanted=True)
-        stage.curtain()
+        _leads_what_was_prepared(stage, lost)
 
 
 @story
@@ -231,10 +236,4 @@ def a_copy_comes_back_while_pieces_are_prepared(plant: Plant | None) -> None:
         stage.until(lambda: told(committing), "all have voted")
         stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
         stage.start("n3")
-        stage.wait(4 * SETTINGS.suspicion_ms)
-        stage.power_cut("n2")
-        stage.wait(2 * SETTINGS.suspicion_ms)
-        stage.end(lost)
-        stage.start("n2")
-        _all_or_nothing(stage, wanted=True)
-        stage.curtain()
+        _leads_what_was_prepared(stage, lost)
