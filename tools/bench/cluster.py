@@ -262,15 +262,17 @@ async def rate(
 async def _drive(
     namespace: aio.Namespace[bytes, bytes], clients: int, operation: Operation, seconds: float, first: int = 0
 ) -> int:
-    """Operations one after another from each of the clients, until the time is over; how many were acknowledged."""
+    """Operations of each client until the time is over, but one at least; how many were acknowledged."""
     numbers, end = itertools.count(first), time.perf_counter() + seconds
     acknowledged = 0
 
     async def client() -> None:
         nonlocal acknowledged
-        while time.perf_counter() < end:
+        while True:
             await operation(namespace, next(numbers))
             acknowledged += 1
+            if time.perf_counter() >= end:
+                return
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(clients):

@@ -77,20 +77,22 @@ async def scans(setting: Setting, figure: str, rows: int, few: int, many: int, g
 
 
 async def _drive(namespace: aio.Namespace[bytes, bytes], tasks: int, batch: int, seconds: float, first: int) -> int:
-    """Puts from each of the tasks until the time is over; how many keys were acknowledged."""
+    """Puts of each task until the time is over, but one at least; how many keys were acknowledged."""
     value = b"v" * VALUE_BYTES
     numbers, end = itertools.count(first), time.perf_counter() + seconds
     acknowledged = 0
 
     async def task() -> None:
         nonlocal acknowledged
-        while time.perf_counter() < end:
+        while True:
             keys = [b"key-%08d" % number for number in itertools.islice(numbers, batch)]
             if batch == 1:
                 await namespace.put(keys[0], value)
             else:
                 await namespace.put_many(dict.fromkeys(keys, value))
             acknowledged += batch
+            if time.perf_counter() >= end:
+                return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(tasks):

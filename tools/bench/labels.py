@@ -72,17 +72,19 @@ async def labels(setting: Setting, figure: str) -> list[Measured]:
 
 
 async def _drive(database: aio.Database, seconds: float, first: int, *, labelled: bool) -> int:
-    """Transactions from each of the tasks until the time is over; how many were committed."""
+    """Transactions of each task until the time is over, but one at least; how many were committed."""
     value, end, done = b"v" * VALUE_BYTES, time.perf_counter() + seconds, 0
 
     async def task() -> None:
         nonlocal done
-        while time.perf_counter() < end:
+        while True:
             number = first + done
             done += 1
             label = LABELS[number % len(LABELS)] if labelled else ""
             async with database.transaction(concurrency="OPTIMISTIC", label=label) as tx:
                 await tx.namespace(NAMESPACE).put(b"key-%08d" % number, value)
+            if time.perf_counter() >= end:
+                return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(TASKS):

@@ -28,7 +28,7 @@ async def snapshot_scan(setting: Setting, figure: str, writers: int, goal: float
         writing = asyncio.create_task(write(namespace, setting, writers, stop, waits=True))
         rows, began, own = 0, time.perf_counter(), time.process_time()
         nodes = processor_seconds(cluster)
-        while time.perf_counter() < began + setting.seconds:
+        while not rows or time.perf_counter() < began + setting.seconds:
             async with database.snapshot() as snapshot:
                 found = 0
                 async for _ in snapshot.namespace(namespace).scan():
@@ -69,15 +69,20 @@ async def snapshot_scan(setting: Setting, figure: str, writers: int, goal: float
 async def write(
     namespace: aio.Namespace[bytes, bytes], setting: Setting, writers: int, stop: asyncio.Event, *, waits: bool = False
 ) -> tuple[int, float]:
-    """Overwrite rows from so many tasks, for the time or (`waits`) until it is told to stop; how many, in which time."""
+    """Overwrite rows from so many tasks, for the time or (`waits`) until it is told to stop; how many, in which time.
+
+    Each overwrites one at least, so that a pace is never nothing.
+    """
     numbers, began = itertools.count(), time.perf_counter()
     done = 0
 
     async def writer() -> None:
         nonlocal done
-        while not stop.is_set() and (waits or time.perf_counter() < began + setting.seconds):
+        while True:
             await namespace.put(b"key-%08d" % (next(numbers) * 7_919 % setting.updates), b"w" * VALUE_BYTES)
             done += 1
+            if stop.is_set() or (not waits and time.perf_counter() >= began + setting.seconds):
+                return
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(writers):

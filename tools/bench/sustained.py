@@ -75,7 +75,8 @@ async def sustained(setting: Setting, figure: str, goal: float) -> list[Measured
         async def client(number: int) -> None:
             draw = random.Random(number)  # noqa: S311  # which keys are written is no secret
             namespace: aio.Namespace[bytes, bytes] = database.namespace(NAMESPACE)
-            while (asked := time.perf_counter()) < end:
+            while not waits or time.perf_counter() < end:
+                asked = time.perf_counter()
                 await namespace.put(b"key-%09d" % draw.randrange(KEYS), value)
                 waits.append((asked, time.perf_counter()))
 

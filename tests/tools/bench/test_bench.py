@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.commands import foreshore
 from tools.bench.cli import FIGURES, app
 from tools.bench.cluster import memory_of
 from tools.bench.failures import victims
-from tools.bench.figures import Measured, Miscounted, count_is
+from tools.bench.figures import Measured, Miscounted, Setting, count_is
 from tools.cli import app as foreshore_app
 
 UPDATES = 300
@@ -59,6 +60,19 @@ def test_labels_are_measured_by_what_only_they_put_into_the_log(tmp_path: Path) 
     bytes_of, _ = (figures for figures in bench(tmp_path, "labels")[0])
     assert bytes_of["unit"] == "%"
     assert bytes_of["parts"]["labels"] == 4
+
+
+@pytest.mark.parametrize("name", ["embedded-puts", "embedded-batches", "labels"])
+def test_there_is_a_figure_though_the_time_is_over_at_once(tmp_path: Path, name: str) -> None:
+    """As on a machine that does something else for longer than what is measured."""
+    setting = Setting(directory=tmp_path, seconds=0.0, updates=UPDATES, hours=1, say=print)
+
+    async def measure() -> list[Measured]:
+        return await FIGURES[name](setting, name)
+
+    for figure in asyncio.run(measure()):
+        assert figure.value > 0
+        assert figure.counted > 0
 
 
 @pytest.mark.processes
