@@ -13,7 +13,9 @@ beside the writer. Until then the segment is read by the index that is in memory
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -36,6 +38,7 @@ from wal.stored import open_segment
 
 INDEXES_KEPT = 4
 """Of sealed segments: who reads history goes from one to the next, and some do at once."""
+_first_lsn: Callable[[Sealed], int] = attrgetter("header.first_lsn")
 _decode_ends = msgspec.msgpack.Decoder(list[tuple[Fragment, int]]).decode
 
 
@@ -153,7 +156,7 @@ class Segments:
         builder, file = self._unsealed
         first_lsn = builder.header.first_lsn
         with self._lock:
-            forgotten = all(sealed.header.first_lsn != first_lsn for sealed in self._sealed)
+            forgotten = self._place(first_lsn) is None
         if not forgotten:
             self._part(builder, file)
             self._register(builder, file)
@@ -163,14 +166,18 @@ class Segments:
             growing = builder.notes.growing
             ends = bytes(array_of(growing.ends(), len(growing.rows)))
             with self._lock:
-                for at, sealed in enumerate(self._sealed):
-                    if sealed.header.first_lsn == first_lsn:
-                        self._sealed[at] = Sealed(builder.header, trailer)
-                        self._ends[first_lsn] = ends
+                if (at := self._place(first_lsn)) is not None:
+                    self._sealed[at] = Sealed(builder.header, trailer)
+                    self._ends[first_lsn] = ends
             if self._over is not None:
                 self._over.remove()
         self._unsealed = self._over = self._names_over = None
         file.close()
+
+    def _place(self, first_lsn: int) -> int | None:
+        """Where the sealed segment that begins with this LSN is, or None if it was forgotten. Called with the lock held."""
+        at = bisect_left(self._sealed, first_lsn, key=_first_lsn)
+        return at if at < len(self._sealed) and _first_lsn(self._sealed[at]) == first_lsn else None
 
     def _part(self, builder: SegmentBuilder, file: File) -> None:
         """Say to the index of a full segment where in its blocks what is. Where a block cannot be read, nothing is said."""
@@ -266,7 +273,8 @@ class Segments:
     def view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:
         """The segment that begins at `first_lsn`, for a history cursor; None if it is gone."""
         with self._lock:
-            sealed = next((s for s in self._sealed if s.header.first_lsn == first_lsn), None)
+            at = self._place(first_lsn)
+            sealed = self._sealed[at] if at is not None else None
             builder = self._builder_of(first_lsn)
             if sealed is None and builder is None:
                 return None
@@ -292,7 +300,7 @@ class Segments:
         view = ArchiveView(file, first_lsn, known)
         if known is None and view.map is not None:
             with self._lock:
-                if any(sealed.header.first_lsn == first_lsn for sealed in self._sealed):
+                if self._place(first_lsn) is not None:
                     self._maps[first_lsn] = view.map
         return view
 

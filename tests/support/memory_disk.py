@@ -113,7 +113,8 @@ class MemoryDisk:
     def sync_directory(self) -> None:
         """All names are durable."""
         self._call("sync_directory", "")
-        self._synced_names = dict(self._names)
+        for change in self._changes:
+            change.apply(self._synced_names)
         self._changes.clear()
 
     # Cruelty.
