@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
+from msgspec import structs
 
 from engine import aio
 from engine.client.admin import ask, form
@@ -31,6 +32,9 @@ from wal.records import Record
 
 NODES = ("n1", "n2", "n3")
 SEGMENT_BYTES = 1 << 20
+HOUR_MS = 3_600_000
+PATIENT = {"suspicion_ms": HOUR_MS, "connection_lost_ms": HOUR_MS, "slow_ms": HOUR_MS, "lock_lease_ms": HOUR_MS}
+"""What is in the logs must not depend on whether the machine stood still meanwhile: nobody is missed or set aside."""
 
 Story = Callable[[aio.Database], Awaitable[None]]
 
@@ -90,13 +94,14 @@ class Nodes:
 
 def build(root: Path, story: Story, *, settings: Settings | None = None, stop: bool = False) -> list[Path]:
     """The directories of three nodes after `story`: copied while they run, idle, or `stop`ped before."""
-    settings = settings or Settings(partitions=16, wal_segment_bytes=SEGMENT_BYTES)
+    settings = structs.replace(settings or Settings(partitions=16, wal_segment_bytes=SEGMENT_BYTES), **PATIENT)
 
     async def run() -> None:
         nodes = Nodes(root / "live", settings)
         try:
             await nodes.start()
-            async with await aio.connect(",".join(s.address for s in nodes.servers.values())) as database:
+            where = ",".join(server.address for server in nodes.servers.values())
+            async with await aio.connect(where, timeout=PATIENCE_SECONDS) as database:
                 await story(database)
             await nodes.settle()
             if not stop:
