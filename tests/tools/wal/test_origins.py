@@ -54,13 +54,14 @@ def told(*arguments: object) -> list[dict[str, Any]]:
 
 
 def test_a_client_is_named_once_to_each_group_of_copies(known: list[Path]) -> None:
+    # On a slow machine one of them may have written a checkpoint meanwhile, and says it again, to the others, too.
+    again = [told("dump", directory, "--type", kind) for directory in known for kind in ("committed", "checkpoint")]
+    most = sum(map(len, again)) - len(known) + 1  # the first map is one for all
     for directory in known:
         origins = told("dump", directory, "--type", "origin")
         assert all(item["by"] in {"n1", "n2", "n3"} for item in origins)
         named = Counter((item["tx"][:20], item["by"], item["client"]) for item in origins if item.get("address"))
         assert {client for _, _, client in named} == {"web-3", "batch", "till"}
-        again = [told("dump", directory, "--type", kind) for kind in ("committed", "checkpoint")]
-        most = sum(map(len, again))  # on a slow machine a node may be missed, or write one meanwhile
         assert max(named.values()) <= most, "each node says it once, to all the others"
         assert all(item["address"].startswith("127.0.0.1:") for item in origins if item.get("address"))
         once = [item["label"] for item in origins if item.get("label") and not item.get("labels_all")]
