@@ -155,7 +155,10 @@ class Steps(Rule):
             return False
         if not due and self._waits(core.topology):
             return True
-        if intent.groups and not self._places_known(intent.groups):
+        said, groups = intent.namespaces, intent.groups
+        if intent.joins and groups:  # who joins is a member first, so that it has its copies of a group from the beginning
+            said, groups = {}, []
+        if groups and not self._places_known(groups):
             return True
         by_partition: dict[int, dict[NodeId, NodeId]] = {}
         for (number, node), primary in self.caught_up.items():
@@ -169,8 +172,8 @@ class Steps(Rule):
             surplus=intent.surplus,
             missing=intent.missing,
             joins=intent.joins,
-            namespaces=intent.namespaces,
-            groups=intent.groups,
+            namespaces=said,
+            groups=groups,
             migrations=intent.migrations,
         )
         if step is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from engine.client.calls import PutCall
 from engine.client.namespaces import AskNodes
+from engine.cluster.attempt import Intent
 from engine.messages import Heartbeat
 from rebalance.namespaces import NOT_SAID, Stands
 from rebalance.partition import Role
@@ -177,6 +178,33 @@ def test_who_leads_of_a_group_that_came_by_a_step_may_be_gone_before_it_has_begu
         stage.until(lambda: all(_stands(stage, at, "own") for at in ("n1", "n2")), "it is carried out")
         _put(stage, "own")
         stage.start("n3")
+        stage.rest()
+        stage.curtain()
+
+
+def test_who_comes_back_as_a_group_comes_has_its_copies_of_it_from_the_beginning() -> None:
+    """Seed 200057: n3 was let in by the very step that brought the group, and who leads had the only copy of it."""
+    with Stage(None) as stage:
+        stage.put(key(0), b"first")
+        stage.wait(1_000)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        node = stage["n1"].node
+        assert node is not None
+        both: list[Intent] = []
+
+        def take(original: Callable[[Intent], bool], intent: Intent) -> bool:
+            both.extend([intent] if intent.joins and intent.groups else [])
+            return original(intent) if both else True  # until there is both to be done, there is something under way
+
+        around(node.steps, "take", take)
+        arguments = {"name": ["own"], "seen": [str(NO_VERSION)], "ttl_ms": ["0"], "backups": ["1"]}
+        asked = stage.begin(stage.client.call(AskNodes(arguments), timeout_ns=ANSWER_NS))
+        stage.start("n3")
+        stage.until(lambda: asked.done, "the order is answered")
+        stage.until(lambda: all(_stands(stage, at, "own") for at in ("n1", "n2", "n3")), "it is carried out")
+        assert both
+        _put(stage, "own")
         stage.rest()
         stage.curtain()
 
