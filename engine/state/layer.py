@@ -104,11 +104,12 @@ class Layer(Generic[E]):
         rows = self.opened.get(fragment)
         if not rows or fragment in self.packed or fragment in self.dead or len(rows) > PACKED_ROWS:
             return
+        if sum([len(key) + len(entry.value or b"") for key, entry in rows.items()]) > PACKED_BYTES:
+            return  # before anything is copied: a row may be very large
         data = _encode([(key, entry.epoch, entry.counter, entry.value) for key, entry in rows.items()])
-        if len(data) <= PACKED_BYTES:
-            self.packed[fragment] = len(self._bytes)
-            self._bytes += len(data).to_bytes(_LENGTH, "big") + data
-            del self.opened[fragment]
+        self.packed[fragment] = len(self._bytes)
+        self._bytes += len(data).to_bytes(_LENGTH, "big") + data
+        del self.opened[fragment]
 
     def look(self, fragment: Fragment) -> dict[bytes, E] | None:
         """The rows of a fragment, to be looked at; None if there are none."""
