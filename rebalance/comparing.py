@@ -78,20 +78,21 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
 
 
 def contents_now(core: Node, partition: int, *, most: int = AT_ONCE) -> list[Contents] | None:
-    """What this node has of a partition at this very moment, where no more rows than `most` lie in no checkpoint; else
-    None."""
+    """What this node has of a partition at this very moment, where no more rows than `most` lie in no checkpoint, and fewer
+    large ones; else None."""
     store, fragments = core.replica.store, core.replica.partition(partition).fragments
     found: list[Contents] = []
     left = most
     for name, fragment in fragments.items():
-        left -= store.changed(fragment.name)
-        if fragment.loading or fragment.suspects or fragment.counter.ranges or left < 0:
+        if fragment.loading or fragment.suspects or fragment.counter.ranges or store.changed(fragment.name) > max(left, 0):
             return None
         walk = store.walk(fragment.name)()
         if walk is None:
             continue  # as in `_Sum`
         if not walk.done:
-            core.work += walk.step(most)
+            work = walk.step(left)
+            core.work += work
+            left -= work
         if not walk.done:
             return None
         digest = store.walked(fragment.name, walk)

@@ -10,6 +10,7 @@ from msgspec.structs import replace as replaced
 from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
 from rebalance.comparing import AT_ONCE, contents_now, sum_up
+from rebalance.contents import HASHED_MAX, HASHED_OF_WORK
 from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Settled, Supply
 from rebalance.ports import MS, WORK_MAX
 from rebalance.results import COMMITTED
@@ -743,6 +744,18 @@ def test_what_takes_long_to_sum_up_is_summed_up_when_it_is_asked_for(changed: in
     asked = any(isinstance(record, r.Compare) for record in copies["n3"].records)
     assert asked == (changed > AT_ONCE)
     end(copies)
+
+
+def test_of_many_namespaces_with_large_rows_no_more_is_summed_up_at_once_than_a_turn_may_do() -> None:
+    """Each of them alone would be little: of 256 a turn of either side hashed 2 GiB."""
+    copies = three()
+    n1 = copies["n1"]
+    value = bytes(HASHED_MAX // 4)
+    for number in range(12):
+        n1.log(r.History([r.Write(f"large-{number}", 0, n1.local[0].epoch, 0, [b"k"], values=[value])]))
+    n1.work = 0
+    assert contents_now(n1, 0) is None
+    assert n1.work <= AT_ONCE + HASHED_MAX // HASHED_OF_WORK
 
 
 def test_a_primary_compares_at_once_what_its_copy_says_though_it_has_more_to_sum_up() -> None:
