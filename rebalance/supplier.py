@@ -28,7 +28,7 @@ from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of,
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
-from rebalance.vouching import Vouching, awaited
+from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
 from wal.ids import NO_VERSION, Fragment, Namespace, NodeId, Version
 from wal.probe import probe
@@ -63,6 +63,7 @@ class SupplySide(Rule):
         self.replication = replication
         self.vouching = Vouching(core, replication, regroup=regroup)
         self._sessions: dict[NodeId, Session] = {}
+        self._taken: dict[NodeId, tuple[Awaited, int]] = {}  # the last session of which it has taken all
         self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
         self.throttle = Throttle()
@@ -83,6 +84,9 @@ class SupplySide(Rule):
         session = self._sessions.get(sender)
         if session is not None and session.life == life and session.number > message.session:
             return
+        if (taken := self._taken.get(sender)) is not None and taken[0] == life and taken[1] >= message.session:
+            probe("supply.demanded_late")
+            return  # nobody would take what it brings, and the log would be held for it
         if session is None or session.life != life or session.number != message.session:
             if session is not None:
                 self._close(session)
@@ -240,6 +244,7 @@ class SupplySide(Rule):
             return
         session.credit += message.credit
         if session.over and not session.sent:
+            self._taken[sender] = session.life, session.number
             self._close(session)
         else:
             self._advance(session)

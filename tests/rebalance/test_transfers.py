@@ -11,7 +11,7 @@ from engine.state.store import ROW_OVERHEAD_BYTES, Page
 from rebalance.choice import Kind
 from rebalance.comparing import AT_ONCE, contents_now, sum_up
 from rebalance.contents import HASHED_MAX, HASHED_OF_WORK
-from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Settled, Supply
+from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Demand, Settled, Supply
 from rebalance.ports import MS, WORK_MAX
 from rebalance.results import COMMITTED
 from rebalance.settling import STUCK_AFTER
@@ -700,6 +700,37 @@ def test_what_is_written_while_a_copy_says_what_it_contains_is_compared_when_it_
     copies.run()
     assert copies.said.count("Settle") == 1, "of this one"
     assert len(copies["n1"].supply.vouching.vouched) == 4
+    end(copies)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_demand_that_comes_late_when_all_was_supplied_begins_nothing(times: int) -> None:
+    """Nobody would take what it brings, or answer: it would hold the log for as long as the copy's node lives."""
+    copies = three(partitions=4)
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    for at in range(10):
+        for number in range(4):
+            copies["n1"].put(number, **{f"more{at}": "x" * 20})
+    copies.run()
+    copies.returns("n3")
+    late: list[Demand] = []
+
+    def trouble(sender: str, _to: str, said: Said) -> int:
+        late.extend([said] if isinstance(said, Demand) else [])
+        return 0 if isinstance(said, Settled | AllSettled) else 1
+
+    copies.trouble = trouble
+    move(copies)
+    copies.run()
+    n1 = copies["n1"]
+    assert not n1.cursors
+    for demand in late * times:
+        n1.supply.on("n3", demand)
+    copies.run()
+    copies.wait(2)
+    assert not n1.cursors
+    copies.trouble = None
     end(copies)
 
 

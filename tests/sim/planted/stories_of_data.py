@@ -102,23 +102,29 @@ def a_copy_is_vouched_for_and_misses_a_write(plant: Plant | None) -> None:
 
 @story
 def a_copy_is_vouched_for_and_a_demand_comes_once_more(plant: Plant | None) -> None:
-    """n1 has given its word for n2 to the coordinator, which waits for the end of another step. Then n2's first demand
-    arrives, which was said again long ago."""
+    """n1 has given its word for n2 to the coordinator, which waits for the end of another step. Then n2 asks once more, in
+    another session."""
     with Stage(plant, settings=msgspec.structs.replace(SETTINGS, backups=1)) as stage:
         stage.put(key(0), b"first")
         stage.power_cut("n2")
         stage.left_out("n2")
         stage.put(key(0), b"second")
-        late = Rule("demand", lambda *said: isinstance(said[2], Demand) and said[:2] == ("n2", "n1"), drop=False, left=1)
-        accepts = Rule("accept-step", lambda *said: isinstance(said[2], AcceptStep) and stage.listed("n2"), drop=False)
+        asked: list[Demand] = []
+
+        def is_accepted(src: str, dst: str, said: object) -> bool:
+            if isinstance(said, Demand) and (src, dst) == ("n2", "n1"):
+                asked.append(said)
+            return isinstance(said, AcceptStep) and stage.listed("n2")
+
+        accepts = Rule("accept-step", is_accepted, drop=False)
         network = stage.world.network
-        network.rules += [late, accepts]
+        network.rules.append(accepts)
         stage.start("n2")
         node = stage["n1"].node
         assert node is not None
         stage.until(lambda: (0, "n2") in node.steps.caught_up, "the coordinator knows that n2 is whole", look_every=MS)
         lost = stage.lose("replicate", "n1", "n2")
-        network.release([late], [held for held in network.held if held.rule is late])
+        network.send(stage["n2"], ["n1"], msgspec.structs.replace(asked[0], session=asked[0].session + 1))
         stage.wait(5)
         doing = stage.begin_put(key(0), b"third")
         stage.wait(5)
