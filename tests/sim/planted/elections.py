@@ -10,7 +10,19 @@ import msgspec
 
 from engine.cluster import attempt, exchange
 from engine.cluster import steps as steps_of_maps
-from engine.messages import Accept, Announce, Commit, CopyReport, HandOver, Promise, Propose, ProposeStep, SetBaseline
+from engine.messages import (
+    Accept,
+    AcceptStep,
+    Announce,
+    Commit,
+    CopyReport,
+    Follows,
+    HandOver,
+    Promise,
+    Propose,
+    ProposeStep,
+    SetBaseline,
+)
 from rebalance import lives, promotion
 from rebalance import plan as assignment
 from rebalance import steps as step_rules
@@ -148,6 +160,39 @@ def a_step_under_a_ballot_of_which_nobody_knows(machine: Machine) -> None:
         original(step)
 
     around(steps, "begin", begin)
+
+
+@ELECTIONS.fault(
+    "2",
+    harmless="""Whoever has proposed it is a member in the life that the map lists, promises as all of them do, and counts
+    no accepts of it any more: nobody has heard, and nobody will hear, that it is decided.""",
+    both="a-ballot-stands-beside-one-that-goes-on",
+)
+def a_ballot_stands_whatever_was_accepted(machine: Machine) -> None:
+    """Whoever asks all for their promises makes steps under them, although one of them has accepted a map before."""
+    assert machine.node is not None
+
+    def on_follows(original: Callable[..., bool], sender: NodeId, message: Follows) -> bool:
+        return original(sender, msgspec.structs.replace(message, accepted=False))
+
+    around(machine.node.steps.ballot, "on_follows", on_follows)
+
+
+@ELECTIONS.fault("2")
+def a_ballot_stands_beside_one_that_goes_on(machine: Machine) -> None:
+    """A ballot stands though something was accepted before, and whoever proposed that counts accepts of it all the same."""
+    a_ballot_stands_whatever_was_accepted(machine)
+    assert machine.node is not None
+    steps = machine.node.steps
+
+    def on_accept(original: Callable[..., None], sender: NodeId, message: AcceptStep) -> None:
+        attempt, stands = steps._attempt, steps.exchange.standing
+        if attempt is not None and stands is None:
+            steps.exchange.standing = attempt.ballot
+        original(sender, message)
+        steps.exchange.standing = stands
+
+    around(steps, "on_accept", on_accept)
 
 
 @ELECTIONS.fault("2")

@@ -10,6 +10,7 @@ from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
 from engine.messages import Replicate, Replicated
 from rebalance.table import Placement
 from tests.sim.draws import Draws
+from tests.sim.explore.nodes import Happening
 from tests.sim.explore.search import Walk
 from tests.sim.explore.worlds import WORLDS
 from tests.sim.machine import all_of
@@ -748,13 +749,37 @@ def other_voters_beside_who_led_before(plant: Plant | None) -> None:
     _walk("baseline", plant, depth=12)
 
 
-def _walk(name: str, plant: Plant | None, *, depth: int) -> None:
-    """Walk a small world, so many steps far (`tests.sim.explore`)."""
+@story
+def a_ballot_is_to_stand_where_a_step_was_accepted(plant: Plant | None) -> None:
+    """n3 has accepted a step of n1, which has yet to hear of it, when n2 asks all for their promises, and lets it go."""
+    if (walk := _begun("leave", plant)) is None:
+        return
+    walk.happen(Happening("step", "n1"))
+    walk.deliver_all(lambda letter: letter.receiver == "n3")
+    walk.happen(Happening("stand", "n2"))
+    walk.deliver_all(lambda letter: letter.kind in {"lead-steps", "follows"})
+    walk.deliver_all(lambda letter: letter.kind == "accept-step")
+    walk.happen(Happening("let-go", "n2", names=("n1",)))
+    walk.deliver_all(lambda letter: "n1" not in {letter.sender, letter.receiver})
+    walk.deliver_all()
+    if said := walk.world.judge(walk.state.facts):
+        raise Violation("one-map", said)
+
+
+def _begun(name: str, plant: Plant | None) -> Walk | None:
+    """A small world where it begins (`tests.sim.explore`); none for a plant that is for whole nodes."""
     if plant is not None and plant.__module__ == deeds.__name__:
-        return  # its nodes are rules alone
+        return None  # its nodes are rules alone
     world = WORLDS[name]
     walk = Walk(world, plant)
     world.begin(walk)
+    return walk
+
+
+def _walk(name: str, plant: Plant | None, *, depth: int) -> None:
+    """Walk a small world, so many steps far."""
+    if (walk := _begun(name, plant)) is None:
+        return
     found = walk.search(depth=depth, seconds=120.0)
     if found.violation:
         raise Violation("one-map", str(found))

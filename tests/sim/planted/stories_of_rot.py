@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.messages import AllSettled, Settled
 from engine.state.store import Entry
 from engine.state.store_memory import MemoryStore
+from tests.sim.network import MS, Rule
 from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key
 from tests.sim.world import SECOND, Plant
 from tests.support.rot import rot
@@ -149,4 +151,37 @@ def two_copies_differ_from_their_primary(plant: Plant | None) -> None:
             assert node is not None
             node.core.replica.store.set((NAMESPACE, 0), key(0), held)
         stage.world.rotten.forget()
+        stage.curtain()
+
+
+@story
+def what_a_copy_said_comes_when_it_has_begun_anew(plant: Plant | None) -> None:
+    """Before it comes a row of n3 spoils: it is found to differ, is emptied, and is yet to be filled."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(500)
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        network = stage.world.network
+
+        def is_said(src: str, dst: str, said: object) -> bool:
+            return (src, dst) == ("n3", "n1") and isinstance(said, Settled | AllSettled)
+
+        late = Rule("late", is_said, drop=False, left=1)
+        network.rules.append(late)
+        stage.start("n3")
+        stage.until(lambda: late.caught > 0, "n3 says what it contains", look_every=MS // 10)
+        node = stage["n3"].node
+        assert node is not None
+        held = node.core.replica.store.get((NAMESPACE, 0), key(0))
+        assert held is not None
+        node.core.replica.store.set((NAMESPACE, 0), key(0), Entry(held.epoch, held.counter, b"spoiled"))
+        stage.world.rotten.add(stage["n3"], (NAMESPACE, 0), key(0), b"spoiled")
+        unfilled = stage.lose("supply", "n1", "n3")
+        stage.until(lambda: _value(stage, "n3") is None, "n3 is emptied")
+        stage.until(lambda: unfilled.caught > 0, "and about to be filled")
+        network.release([late], [each for each in network.held if each.rule is late])
+        stage.wait(1_000)
+        stage.end(unfilled)
+        _healed(stage, "n3")
         stage.curtain()

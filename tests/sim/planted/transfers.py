@@ -76,6 +76,19 @@ def rows_lost_and_believed_unasked(machine: Machine) -> None:
     replace(machine.node.supply.vouching, "_compares_now", lambda _number, _node, said: said.contents is not None)
 
 
+@TRANSFERS.fault("1, 4")
+def what_was_said_in_an_earlier_session_is_believed(machine: Machine) -> None:
+    """A primary takes what a copy said, unasked, before it began anew for what it contains now."""
+    assert machine.node is not None
+    vouching = machine.node.supply.vouching
+
+    def compares_now(original: Callable[..., bool], number: int, node: NodeId, said: Settled) -> bool:
+        session: Any = vouching._supplied.get(number, {}).get(node)
+        return original(number, node, msgspec.structs.replace(said, session=session))
+
+    around(vouching, "_compares_now", compares_now)
+
+
 @TRANSFERS.fault("4, 8")
 def not_cleared_and_contents_not_compared(machine: Machine) -> None:
     """A copy that is taken in full keeps what it had, and its primary does not compare contents."""
