@@ -70,6 +70,22 @@ def test_a_copy_that_has_said_what_it_contains_passes_over_nothing_when_it_is_pa
     end(copies)
 
 
+def test_a_copy_that_has_said_so_to_who_leads_no_more_passes_over_what_comes_when_it_is_paused() -> None:
+    """Nobody may believe its word any more: what it took would lie in memory, beyond a gap, for as long as that."""
+    copies = three()
+    WAYS["historical"](copies)
+    copies.trouble = lambda _sender, _to, said: 0 if isinstance(said, Settled) else 1
+    move(copies)
+    copies.run()
+    order(copies, Paused.ALL)
+    copies.map(("n2", "n1", "n3"), ("n1", "n2"), promote=True)
+    copies.run()
+    assert 0 in copies["n3"].demander.held
+    assert copies["n3"].demander.passes_over(0)
+    copies.trouble = None
+    end(copies)
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("steps", range(0, 60, 6))
 def test_a_transfer_is_paused_anywhere_and_goes_on(way: str, steps: int) -> None:

@@ -673,6 +673,16 @@ def test_of_many_copies_that_have_settled_a_turn_takes_what_it_has_room_for() ->
     assert len(vouched) == 5
 
 
+def test_words_about_copies_that_are_in_sync_are_work_too_and_each_is_looked_at_once() -> None:
+    """One that came late, or says nothing: a frame holds very many."""
+    n1 = three()["n1"]
+    n1.supply.on("n3", AllSettled(n1.fence, [Settled(n1.fence, 0, [], [], 1)] * (3 * WORK_MAX)))
+    turns = [n1.work]
+    while n1.go_on() and len(turns) < 9:
+        turns.append(n1.work)
+    assert turns == [WORK_MAX] * 3
+
+
 def test_what_a_copy_contains_is_summed_up_later_where_a_turn_has_no_room_left() -> None:
     copies, told = three(), list[list[Contents] | None]()
     copies["n1"].work = WORK_MAX
@@ -734,7 +744,8 @@ def test_a_demand_that_comes_late_when_all_was_supplied_begins_nothing(times: in
     end(copies)
 
 
-def test_what_a_copy_said_before_it_began_anew_is_not_believed() -> None:
+@pytest.mark.parametrize("demanded", [True, False], ids=["demanded", "not-yet"])
+def test_what_a_copy_said_before_it_began_anew_is_not_believed(demanded: bool) -> None:
     """Its word comes late, and is true no more: it was found to differ meanwhile, has been emptied, and is not filled."""
     copies = three()
     historical(copies)
@@ -743,6 +754,8 @@ def test_what_a_copy_said_before_it_began_anew_is_not_believed() -> None:
     def trouble(_sender: str, to: str, said: Said) -> int:
         if isinstance(said, Settled) and not late:
             late.append(said)
+            return 0
+        if isinstance(said, Demand) and late and not demanded:
             return 0
         return 0 if isinstance(said, Supply) and to == "n3" and late else 1
 
@@ -758,6 +771,28 @@ def test_what_a_copy_said_before_it_began_anew_is_not_believed() -> None:
     copies.run()
     assert not copies["n1"].supply.vouching.vouched
     end(copies, differs=1)
+
+
+def test_what_a_copy_said_before_it_was_let_go_is_not_believed_when_it_is_to_be_there_again() -> None:
+    """It was emptied when it went. Maps that follow each other by steps have one fence, and its word may be as late."""
+    copies = three()
+    historical(copies)
+    late: list[Settled] = []
+
+    def trouble(sender: str, to: str, said: Said) -> int:
+        late.extend([said] if isinstance(said, Settled) else [])
+        return 0 if (sender, to) == ("n3", "n1") and isinstance(said, Settled | Demand) and late else 1
+
+    copies.trouble = trouble
+    move(copies)
+    copies.run()
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    move(copies)
+    n1 = copies["n1"]
+    n1.supply.on("n3", replaced(late[0], version=n1.fence))  # as if it had been steps
+    assert not n1.supply.vouching.vouched
+    copies.trouble = None
+    end(copies)
 
 
 @pytest.mark.parametrize("changed", [AT_ONCE - 12, AT_ONCE + 1])
