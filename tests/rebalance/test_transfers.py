@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from engine.state.store import ROW_OVERHEAD_BYTES, Page
+from rebalance import demanding
 from rebalance.choice import Kind
 from rebalance.comparing import AT_ONCE, contents_now, sum_up
 from rebalance.contents import HASHED_MAX, HASHED_OF_WORK
@@ -638,10 +639,13 @@ def test_copies_that_lack_nothing_are_vouched_for_after_one_message_about_all_of
     end(copies)
 
 
-def test_a_primary_of_an_older_version_is_told_of_each_copy_by_itself() -> None:
+@pytest.mark.parametrize("before", [False, True], ids=["always", "again"])
+def test_a_primary_of_an_older_version_is_told_of_each_copy_by_itself(before: bool) -> None:
+    """Also where one of a newer version ran on its disk before."""
     copies = three(partitions=3)
     historical(copies)
     settling = copies["n3"].demander.settling
+    settling.may_say_together("n1", before)
     around(settling, "may_say_together", lambda right, primary, _may: right(primary, False))
     move(copies)
     copies.run()
@@ -671,6 +675,63 @@ def test_of_many_copies_that_have_settled_a_turn_takes_what_it_has_room_for() ->
     while primary.go_on():
         pass
     assert len(vouched) == 5
+
+
+def test_of_many_copies_that_have_settled_a_turn_says_what_it_has_room_for() -> None:
+    copies = three(partitions=9)
+    historical(copies)
+    move(copies)
+    n3, said = copies["n3"], list[Settled]()
+
+    def unheard(_sender: str, _to: str, said_: Said) -> int:
+        said.extend(said_.copies if isinstance(said_, AllSettled) else [said_] if isinstance(said_, Settled) else [])
+        return 0 if isinstance(said_, Settled | AllSettled) else 1
+
+    copies.trouble = unheard
+    copies.run()
+    assert len(said) == 9
+    assert all(word.contents is not None for word in said)
+    said.clear()
+    copies.now += copies.settings.retransmit_ms * MS
+    n3.work = WORK_MAX - 5
+    n3.demander.settling.go_on()
+    copies.run()
+    assert 0 < len(said) < 9
+    said.clear()
+    copies.wait(12)
+    assert all(word.contents is None for word in said[9:]), "what is said again and again is no work"
+
+
+@pytest.mark.parametrize("led", ["n1", "n2"])
+def test_a_demand_that_nobody_answers_is_said_again_part_by_part(monkeypatch: pytest.MonkeyPatch, led: str) -> None:
+    """In each turn one, and none that is of a map before."""
+    monkeypatch.setattr(demanding, "PART_HAVES", 1)
+    copies = three(partitions=4)
+    historical(copies)
+    said: list[Demand] = []
+
+    def unheard(_sender: str, _to: str, said_: Said) -> int:
+        said.extend([said_] if isinstance(said_, Demand) else [])
+        return 0 if isinstance(said_, Demand) else 1
+
+    copies.trouble = unheard
+    move(copies)
+    copies.run()
+    n3 = copies["n3"]
+    assert [demand.part for demand in said] == [0, 1, 2, 3]
+    first = said[0].session
+    said.clear()
+    copies.now += copies.settings.retransmit_ms * MS
+    n3.tick()
+    assert len(copies.wire) == 1
+    if led == "n2":
+        copies.wire.clear()
+        copies.map(("n2", "n1", "n3"), ("n1", "n2"), promote=True)
+    copies.run()
+    assert [demand.part for demand in said] == [0, 1, 2, 3]
+    assert all((demand.session > first) == (led == "n2") for demand in said)
+    copies.trouble = None
+    end(copies)
 
 
 def test_words_about_copies_that_are_in_sync_are_work_too_and_each_is_looked_at_once() -> None:
