@@ -702,6 +702,48 @@ def test_of_many_copies_that_have_settled_a_turn_says_what_it_has_room_for() -> 
     assert all(word.contents is None for word in said[9:]), "what is said again and again is no work"
 
 
+@pytest.mark.parametrize("another", [False, True], ids=["same-map", "another-map"])
+def test_what_was_supplied_is_said_again_once_each_time_and_in_the_map_that_is_here(another: bool) -> None:
+    copies = three()
+    historical(copies)
+    said: list[Supply] = []
+
+    def unheard(_sender: str, _to: str, said_: Said) -> int:
+        said.extend([said_] if isinstance(said_, Supply) else [])
+        return 0 if isinstance(said_, Supply) or (isinstance(said_, Demand) and said) else 1
+
+    copies.trouble = unheard
+    move(copies)
+    copies.run()
+    n1 = copies["n1"]
+    assert [batch.batch for batch in said] == [1, 2]
+    del said[0]
+    n1.work = WORK_MAX
+    if another:
+        copies.commit()
+    else:
+        for _ in range(3):
+            n1.supply.on("n3", Credit(n1.fence, copies["n3"].demander._number, 0, 2, again=True))
+    copies.run()
+    assert [batch.batch for batch in said[1:]] == [1, 2]
+    assert {batch.version for batch in said[1:]} == {n1.fence}
+    copies.trouble = None
+    end(copies)
+
+
+def test_a_node_on_another_disk_counts_its_sessions_from_the_beginning() -> None:
+    """Its numbers are below those of the life before, of which all was taken."""
+    copies = three()
+    historical(copies)
+    move(copies)
+    copies.whole()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies.returns("n3", wiped=True)
+    move(copies)
+    end(copies)
+
+
 @pytest.mark.parametrize("led", ["n1", "n2"])
 def test_a_demand_that_nobody_answers_is_said_again_part_by_part(monkeypatch: pytest.MonkeyPatch, led: str) -> None:
     """In each turn one, and none that is of a map before."""
