@@ -9,7 +9,7 @@ import msgspec
 from rebalance.lives import Life
 from rebalance.messages import CopyReport, SingleMap
 from rebalance.moves import better_of
-from rebalance.plan import PLACED_AT_ONCE, Change, first_topology, next_topology, planning
+from rebalance.plan import PLACED_AT_ONCE, Alike, Change, first_topology, next_topology, planning
 from rebalance.table import Candidate, Placement, disk_name
 from wal.ids import Ballot, Version
 
@@ -40,6 +40,31 @@ def test_a_plan_for_many_partitions_is_made_in_pieces() -> None:
     assert len(work) >= PARTITIONS // PLACED_AT_ONCE
     assert plan == next_topology(first, change)
     assert all("n3" not in placement.owners[:1] for placement in plan.topology.placements)
+
+
+def test_where_one_is_next_is_found_out_once_for_all_that_are_placed_alike_and_for_no_other() -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def place(old: Placement, wanted: tuple[str, ...], moves: bool) -> Placement:
+        asked.append((old, wanted, moves))
+        return msgspec.structs.replace(old, version=1, epoch=1, owners=wanted) if moves else old
+
+    alike, first, how = Alike(), Placement(7, 3, ("a", "b"), ("a",), asynchronous=("c",)), (("b", "a"), True)
+    assert alike.placed(first, place, how) == Placement(8, 4, ("b", "a"), ("a",), asynchronous=("c",))
+    assert alike.placed(Placement(1, 1, ("a", "b"), ("a",), asynchronous=("c",)), place, how).epoch == 2
+    assert len(asked) == 1
+    stays = how[0], False
+    others = [
+        msgspec.structs.replace(first, owners=("a", "d")),
+        msgspec.structs.replace(first, in_sync=("a", "b")),
+        msgspec.structs.replace(first, asynchronous=()),
+        msgspec.structs.replace(first, lost=True),
+    ]
+    for other in others:
+        alike.placed(other, place, how)
+    alike.placed(first, place, (("b", "d"), True))
+    assert alike.placed(first, place, stays) is first, "what stays is what it was, so that no map changes for it"
+    assert len(asked) == 1 + len(others) + 2
 
 
 def test_who_leaves_the_baseline_while_it_is_slow_is_still_said_to_be_slow() -> None:

@@ -915,6 +915,32 @@ def test_what_takes_long_to_sum_up_is_summed_up_when_it_is_asked_for(changed: in
     end(copies)
 
 
+@pytest.mark.parametrize("what", ["loading", "in doubt", "a gap"])
+def test_a_copy_that_cannot_be_compared_says_nothing_of_what_it_contains(what: str) -> None:
+    n1 = three()["n1"]
+    fragment = n1.replica.fragment(name_of(0))
+    assert contents_now(n1, 0) is not None
+    match what:
+        case "loading":
+            n1.log(r.FragmentClear(*fragment.name, "it is to be", kept=True))
+        case "in doubt":
+            fragment.doubt((b"k1",))
+        case _:
+            write = r.Write(*fragment.name, n1.local[0].epoch, fragment.counter.lwm + 1, [b"k1"], values=[b"beyond"])
+            n1.log(r.History([write]))
+    assert contents_now(n1, 0) is None
+
+
+def test_of_very_many_rows_that_are_new_none_is_listed_to_see_that_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n1 = three()["n1"]
+    n1.put(0, **{f"x{at}": "y" for at in range(AT_ONCE + 1)})
+    n1.world.run()
+    monkeypatch.setattr(n1.replica.store, "walk", None)
+    assert contents_now(n1, 0) is None
+
+
 def test_of_many_namespaces_with_large_rows_no_more_is_summed_up_at_once_than_a_turn_may_do() -> None:
     """Each of them alone would be little: of 256 a turn of either side hashed 2 GiB."""
     copies = three()
