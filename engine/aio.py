@@ -221,7 +221,7 @@ class Database(OfThisProcess, Access, WithNamespaces):
                     returned = True
             except errors.Error as error:
                 if not await self.did_commit(error, transaction, returned=returned, last=attempt >= attempts):
-                    await pause(attempt)
+                    await pause(attempt, self.session.chance)
                     before = transaction._raw, error
                     continue
             return result

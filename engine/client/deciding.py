@@ -20,19 +20,19 @@ async def decide(
         try:
             await session.call(prepare, timeout=patience)
         except errors.CommitUnknown as error:
-            await _withdraw(session, prepare)
+            await withdraw(session, prepare)
             raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
         try:
             for piece in in_pieces(scanned):
-                await session.call(CheckCall(prepare.owner, [], [], [], scanned=piece, tx=prepare.tx))
+                await session.call(CheckCall(prepare.owner, [], [], [], scanned=piece, tx=prepare.tx), timeout=patience)
         except BaseException:
-            await _withdraw(session, prepare)
+            await withdraw(session, prepare)
             raise
         commit.staged = prepare.staged
     await session.call(commit, timeout=patience)
 
 
-async def _withdraw(session: Session, call: CommitCall) -> None:
+async def withdraw(session: Session, call: CommitCall) -> None:
     """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
     identity = session.router.identity
     try:

@@ -278,7 +278,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         if nowait or skip_locked:
             check_patience(nowait, skip_locked, self._raw.concurrency, self._raw.name)
         if skip_locked:
-            rows = await claimed(self._raw, self._namespace, (low, high), most, reverse=reverse)
+            draws = self._raw.session.chance.sample
+            rows = await claimed(self._raw, self._namespace, (low, high), most, reverse=reverse, sample=draws)
         else:
             pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable, reverse=reverse)
             rows = await scanned(self._raw, pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)

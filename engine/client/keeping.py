@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
@@ -13,7 +12,7 @@ from engine.client.session import Session
 from wal.ids import Namespace, TxId
 
 _Key = tuple[Namespace, bytes]
-Over = Callable[[], Awaitable[None]]
+Over = Callable[[], Awaitable[object]]
 KEEP_SECONDS = 2.0
 """Between two renewals of a transaction's locks; a small part of their lease."""
 
@@ -49,7 +48,7 @@ class Keeper:
 
     async def _keep(self, over: Over) -> None:
         """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
-        while (left := self._ends_at - time.monotonic()) > 0:
+        while (left := self._ends_at - self._session.seconds()) > 0:
             with suppress(errors.Error):  # the commit will tell if a lock was lost
                 await self._session.call(KeepLocksCall(self._owner, list(self._keys)), timeout=KEEP_SECONDS)
             await asyncio.sleep(min(KEEP_SECONDS, left))

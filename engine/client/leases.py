@@ -7,7 +7,6 @@ all that ended within a moment at once: a snapshot of a few keys would else take
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -33,6 +32,10 @@ class Caller(Protocol):
         """A partition of each primary."""
         ...
 
+    def seconds(self) -> float:
+        """What the clock reads."""
+        ...
+
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
         ...
@@ -50,7 +53,7 @@ class CutLeases:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def keep(self, cut: Era, holder: bytes, until: float) -> None:
-        """Keep a cut for a reader until it lets go, or `until` (of `time.monotonic`)."""
+        """Keep a cut for a reader until it lets go, or `until` (of the caller's clock)."""
         self._held[holder] = cut, until
         if "keep" not in self._timers:
             self._timers["keep"] = self._loop.call_later(KEEP_SECONDS, self._keep)
@@ -71,7 +74,7 @@ class CutLeases:
 
     def _keep(self) -> None:
         del self._timers["keep"]
-        now = time.monotonic()
+        now = self._caller.seconds()
         cuts = {cut: holder for holder, (cut, until) in self._held.items() if now < until}
         for cut, holder in cuts.items():
             self._say(KeepCutCall(cut, holder, leading=self._caller.leading))

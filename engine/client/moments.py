@@ -10,7 +10,6 @@ be lost; then one goes on as before.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
@@ -29,12 +28,12 @@ Ask: TypeAlias = Callable[[Call], Awaitable[None]]
 
 
 class HeldCut:
-    """A cut that is kept until it is let go, or `until` (of `time.monotonic`). `cut`: what the nodes call it."""
+    """A cut that is kept until it is let go, or `until` (of the session's clock). `cut`: what the nodes call it."""
 
     def __init__(self, session: Session, until: float = math.inf) -> None:
         self._session = session
         self._until = until
-        self._holder = secrets.token_bytes(TX_ID_BYTES)
+        self._holder = session.chance.randbytes(TX_ID_BYTES)
         self.cut: Era = NO_ERA
 
     async def take(self, timeout: float | None = None) -> None:

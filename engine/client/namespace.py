@@ -93,7 +93,7 @@ class Namespace:
         """Set or delete keys, in batches that are not too large for a partition."""
         topology = self.session.router.topology
         assert topology is not None, "a database is open when its client has a table"
-        left = time_left(timeout)
+        left = time_left(timeout, self.session.seconds)
         for keys in batches_of(self.name, writes, topology):
             values = [writes[key] for key in keys]
             await self.write(PutCall(self.session.new_tx(), self.name, keys, values, ttl_ms), left())
@@ -120,7 +120,7 @@ class Namespace:
 
         A value that is too large to be told twice is told first: it is replaced if it is there still.
         """
-        left = time_left(timeout)
+        left = time_left(timeout, self.session.seconds)
         made = await self.swap(key, when, left(), new=new, how="exchange")
         while not made.applied and made.found is not None:
             found = made.found

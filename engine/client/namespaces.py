@@ -135,7 +135,7 @@ def _newest(reports: list[dict[str, _Stands]], name: str) -> _Stands | None:
 
 async def listed(session: Session, timeout: float | None) -> list[NamespaceInfo]:
     """All namespaces there are, by name."""
-    left = time_left(timeout)
+    left = time_left(timeout, session.seconds)
     reports = await _looked(session, left())
     found: list[NamespaceInfo] = []
     for name in sorted({name for report in reports for name in report}):
@@ -160,7 +160,7 @@ async def listed(session: Session, timeout: float | None) -> list[NamespaceInfo]
 async def create(session: Session, name: str, wanted: _Wanted, timeout: float | None) -> None:
     """See to it that there is such a namespace, with these settings."""
     check_name_of(name)
-    left = time_left(timeout)
+    left = time_left(timeout, session.seconds)
     reports = await _looked(session, left())
     said = _newest(reports, name)
     if said is not None and wanted.is_so(said) and all(wanted.is_so(report.get(name)) for report in reports):
@@ -206,7 +206,7 @@ async def _carried_out(
 ) -> None:
     """Give an order until it is carried out everywhere."""
     seconds = session.timeout if timeout is None else check_seconds("timeout", timeout)
-    left, now = time_left(seconds), session.loop.time
+    left, now = time_left(seconds, session.seconds), session.seconds
     until, again = now() + seconds, now()
     while True:
         reports = await _looked(session, left())

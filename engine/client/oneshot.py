@@ -82,7 +82,8 @@ async def transact(access: Access, operations: Iterable[Operation], attempts: in
     """Do all of it, or nothing: whether all conditions held. See `engine.aio.Database.transact`."""
     check_attempts(attempts)
     asked = _Asked(access, operations)
-    left, session = time_left(timeout), access.session
+    session = access.session
+    left = time_left(timeout, session.seconds)
     await asked.prepare(left)
     for attempt in itertools.count(1):
         call = asked.call()
@@ -103,7 +104,7 @@ async def transact(access: Access, operations: Iterable[Operation], attempts: in
         except errors.Conflict:
             if attempt >= attempts:
                 raise
-        await pause(attempt)
+        await pause(attempt, session.chance)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -220,7 +220,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         It is called again with the newer value where somebody else was quicker, and decides nothing but its result.
         """
         check_update(function)
-        left = time_left(timeout)
+        left = time_left(timeout, self._raw.session.seconds)
         while True:
             entry = await self.get_entry(key, timeout=left())
             new = at_once(function, function(entry.value if entry is not None else None))

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from engine import errors
 from engine.client.modes import Concurrency, Isolation
+from engine.client.timing import REAL
 from rebalance.table import Topology
 from wal.ids import Namespace, NodeId
 
@@ -35,10 +36,10 @@ RETRY_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Between two attempts, about."""
 
 
-async def pause(attempt: int) -> None:
+async def pause(attempt: int, chance: random.Random = REAL.chance) -> None:
     """The pause after a failed attempt: longer after later ones, and never the same for two that met."""
     seconds = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS)) - 1]
-    await asyncio.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311  # spreads retries, hides no secret
+    await asyncio.sleep(seconds * chance.uniform(0.5, 1.5))
 
 
 def in_order(

@@ -7,8 +7,6 @@ belongs to one loop.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import Sequence
 from typing import Protocol, TypeVar, cast
 
@@ -16,7 +14,7 @@ from engine import errors
 from engine.client.calls import Call
 from engine.client.leases import CutLeases
 from engine.client.routing import Router
-from engine.client.timing import check_seconds
+from engine.client.timing import REAL, Surroundings, check_seconds
 from engine.errors import ProtocolError
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.requests import Reply, Request
@@ -61,15 +59,19 @@ class Links(Protocol):
 class Session:
     """One client. `name` is what it calls itself, for the logs of the nodes."""
 
-    def __init__(self, seeds: list[Address], *, timeout: float, domain: str = "", name: str = "") -> None:
+    def __init__(
+        self, seeds: list[Address], *, timeout: float, domain: str = "", name: str = "", around: Surroundings = REAL
+    ) -> None:
         self.name = name
         self.loop = asyncio.get_running_loop()
+        self.clock, self.chance = around.clock, around.chance
         self.timeout = timeout
+        self.keep_seconds = KEEP_SECONDS
         self.router = Router(
             seeds,
-            draw=secrets.randbits(128),
-            now=time.monotonic_ns(),
-            wall_ms=time.time_ns() // 1_000_000,
+            draw=self.chance.getrandbits(128),
+            now=self.clock(),
+            wall_ms=around.wall() // 1_000_000,
             domain=domain,
         )
         self.links: Links | None = None
@@ -86,12 +88,12 @@ class Session:
     def begin(self) -> None:
         """Begin to connect."""
         self._flush()
-        self._keeper = self.loop.call_later(KEEP_SECONDS, self._keep)
+        self._keeper = self.loop.call_later(self.keep_seconds, self._keep)
 
     def _keep(self) -> None:
         self.router.keep()
         self._flush()
-        self._keeper = self.loop.call_later(KEEP_SECONDS, self._keep)
+        self._keeper = self.loop.call_later(self.keep_seconds, self._keep)
 
     async def wait_for_table(self, seconds: float, version: Version = NO_VERSION) -> bool:
         """Wait until the cluster's table is known, of this version or a later one; False if it did not come in time."""
@@ -100,7 +102,7 @@ class Session:
             self._check_open()
             if self.loop.time() >= until:
                 return False
-            self.router.want_table(time.monotonic_ns())
+            self.router.want_table(self.clock())
             self._flush()
             await asyncio.sleep(TICK_SECONDS)
         return True
@@ -116,7 +118,11 @@ class Session:
 
     def new_tx(self, label: str = "") -> TxId:
         """A new transaction id, of what is called so."""
-        return self.router.identity.new_tx(time.monotonic_ns(), label)
+        return self.router.identity.new_tx(self.clock(), label)
+
+    def seconds(self) -> float:
+        """What the clock reads, in seconds."""
+        return self.clock() / 1e9
 
     @property
     def leading(self) -> list[int]:
@@ -129,7 +135,7 @@ class Session:
         self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
-        now = time.monotonic_ns()
+        now = self.clock()
         if self._ticking and now - self._ticked > STOOD_STILL_NS:
             self._stood_still(now)
         self.router.begin(call, now, now + int(seconds * 1e9))
@@ -203,7 +209,7 @@ class Session:
         if self.closed or not self._waiting:
             self._ticking = False
             return
-        now = time.monotonic_ns()
+        now = self.clock()
         if now - self._ticked > STOOD_STILL_NS:
             self._stood_still(now)
         self._ticked = now
@@ -215,7 +221,7 @@ class Session:
 
     def on_replies(self, address: Address, replies: list[Reply]) -> None:
         """A node answered."""
-        now = time.monotonic_ns()
+        now = self.clock()
         on_reply = self.router.on_reply
         for reply in replies:
             on_reply(address, reply, now)
@@ -224,14 +230,14 @@ class Session:
     def on_connected(self, address: Address) -> None:
         """A connection is there."""
         self.refusals.pop(address, None)
-        self.router.on_connected(address, time.monotonic_ns())
+        self.router.on_connected(address, self.clock())
         self._flush()
 
     def on_disconnected(self, address: Address, reason: str) -> None:
         """A connection broke, or could not be made."""
         if reason:
             self.refusals[address] = reason
-        self.router.on_disconnected(address, time.monotonic_ns())
+        self.router.on_disconnected(address, self.clock())
         self._flush()
 
     def on_unsendable(self, request: Request) -> None:
@@ -241,7 +247,7 @@ class Session:
 
     def _say_last(self, calls: Sequence[Call]) -> None:
         """Say what nobody waits for, before the connections go."""
-        now = time.monotonic_ns()
+        now = self.clock()
         for call in calls if self.failure is None else ():
             call.waiter = self.loop.create_future()
             self.router.begin(call, now, now)

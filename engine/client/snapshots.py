@@ -193,5 +193,5 @@ async def read(begin: Callable[[], Snapshot], function: Callable[[Snapshot], Awa
         except errors.SnapshotLost:
             if attempt >= attempts:
                 raise
-            await pause(attempt)
+            await pause(attempt, snapshot._access.session.chance)
     raise AssertionError("the last attempt returns or raises")

@@ -1,8 +1,9 @@
-"""Seconds as an application gives them: what is one, and how many are left."""
+"""Seconds as an application gives them: what is one, and how many are left; and what counts them."""
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
@@ -11,6 +12,17 @@ from engine.errors import UsageError
 from engine.protocol.limits import FOR_GOOD_MS, TIMEOUT_MS_MAX, TTL_MS_MAX
 
 V = TypeVar("V")
+
+
+class Surroundings(NamedTuple):
+    """What a client decides nothing about: what time it is, and what is drawn. A simulated one has others."""
+
+    clock: Callable[[], int] = time.monotonic_ns
+    wall: Callable[[], int] = time.time_ns
+    chance: random.Random = random.SystemRandom()
+
+
+REAL = Surroundings()
 
 
 class Aged(NamedTuple, Generic[V]):
@@ -51,9 +63,9 @@ def time_to_live(seconds: float | None) -> int:
     return math.ceil(seconds * 1000)
 
 
-def time_left(seconds: float | None) -> Callable[[], float | None]:
-    """What is left of a time that begins now, for each of the calls that share it; None: each has its own."""
+def time_left(seconds: float | None, now: Callable[[], float]) -> Callable[[], float | None]:
+    """What is left of a time that begins `now`, for each of the calls that share it; None: each has its own."""
     if seconds is None:
         return lambda: None
-    until = time.monotonic() + check_seconds("timeout", seconds)
-    return lambda: max(1e-3, until - time.monotonic())
+    until = now() + check_seconds("timeout", seconds)
+    return lambda: max(1e-3, until - now())

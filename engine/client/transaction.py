@@ -12,7 +12,6 @@ it scanned a range: when all that it writes is prepared, or it has read all, not
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -58,8 +57,10 @@ class Transaction:
         self.isolation = isolation
         self.label = label
         self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_take_id` says
-        self._ends_at = time.monotonic() + timeout
+        self._ends_at = session.seconds() + timeout
         self._timeout, self._lock_timeout = timeout, lock_timeout
+        self.patience = session.timeout  # s, of each of its calls
+        self.at_once = STAGED_ABOVE  # what writes more bytes is staged
         self._read: dict[NamespaceName, dict[bytes, Seen]] = {}
         self._written: dict[NamespaceName, dict[bytes, bytes | None]] = {}
         self._wanted: dict[_Key, None] = {}  # what it has asked for to write it
@@ -265,7 +266,7 @@ class Transaction:
             if not self._moment.is_cut and (call.answers > 1 or self._scanned or any(self._read.values())):
                 self._moment.unsure = self.isolation is not Isolation.READ_COMMITTED
         else:
-            left = self._ends_at - time.monotonic()
+            left = self._ends_at - self.session.seconds()
             wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
             if not (skip or now):
                 self._refuse_own_locks(namespace, new, shared=shared)
@@ -302,13 +303,13 @@ class Transaction:
             await self._moment.be_sure(self._ask, checks)
 
     async def _ask(self, call: Call) -> None:
-        left = self._ends_at - time.monotonic()
+        left = self._ends_at - self.session.seconds()
         if left <= 0:
             raise self._too_late()
         try:
-            await self.session.call(call, timeout=min(left, self.session.timeout + self._lock_timeout))
+            await self.session.call(call, timeout=min(left, self.patience + self._lock_timeout))
         except errors.Unavailable as error:
-            if time.monotonic() >= self._ends_at:
+            if self.session.seconds() >= self._ends_at:
                 raise self._too_late() from error
             raise
 
@@ -326,7 +327,7 @@ class Transaction:
         """Raise UsageError if it is over, TransactionTimeout if its time is."""
         if self.over:
             raise errors.UsageError(f"the transaction {self.name} is over: it was {self._state}")
-        if time.monotonic() >= self._ends_at:
+        if self.session.seconds() >= self._ends_at:
             raise self._too_late()
 
     def _too_late(self) -> errors.TransactionTimeout:
@@ -341,23 +342,18 @@ class Transaction:
 
     async def _commit(self) -> None:
         self.check_open()
-        if self._bytes <= STAGED_ABOVE:  # else some of its locks are needed for long
+        if self._bytes <= self.at_once:  # else some of its locks are needed for long
             self._keeper.stop()
         self._moment.leave()
-        locks, reads, absent = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
         if self._written:
             self._take_id()
         self._state = "committed"
         try:
             if self._written:
-                await self._decide(locks, reads)
+                await self._decide()
             else:
                 self._unused()
-                first, *others = in_pieces(self._scanned)
-                if locks or reads or first:
-                    await self.session.call(CheckCall(self._owner, locks, reads, absent, scanned=first))
-                for piece in others:
-                    await self.session.call(CheckCall(self._owner, [], [], [], scanned=piece))
+                await self._look()
             await self._release(self._astray)
         except errors.Error as error:
             self._state = "rolled back"
@@ -367,32 +363,40 @@ class Transaction:
         finally:
             self._keeper.stop()
 
-    async def _decide(
-        self, locks: list[tuple[NamespaceName, bytes]], reads: list[tuple[NamespaceName, bytes, int, int]]
-    ) -> None:
-        written = [(ns, list(written), list(written.values())) for ns, written in self._written.items()]
+    async def _look(self) -> None:
+        """See that all that it saw still stands: it has written nothing, and ends with that."""
+        locks, reads, absent = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
+        first, *others = in_pieces(self._scanned)
+        checks = [CheckCall(self._owner, locks, reads, absent, scanned=first)] if locks or reads or first else []
+        checks += [CheckCall(self._owner, [], [], [], scanned=piece) for piece in others]
+        for check in checks:
+            await self.session.call(check, timeout=self.patience)
 
-        def call(*, prepare_only: bool = False) -> CommitCall:
-            return CommitCall(
-                self.tx,
-                self._owner,
-                optimistic=self._takes_at_commit,
-                writes=written,
-                locks=locks,
-                reads=reads,
-                prepare_only=prepare_only,
-                label=self.label,
-                labels_all=self.session.router.identity.labels_all(self.tx),
-                ttls=self._ttls.listed(),
-                size=self._bytes,
-            )
+    def request(self, *, prepare_only: bool = False) -> CommitCall:
+        """The commit, as it is said."""
+        locks, reads, _ = seen_of(self._read, self._written, optimistic=self._takes_at_commit)
+        return CommitCall(
+            self.tx,
+            self._owner,
+            optimistic=self._takes_at_commit,
+            writes=[(ns, list(written), list(written.values())) for ns, written in self._written.items()],
+            locks=locks,
+            reads=reads,
+            prepare_only=prepare_only,
+            label=self.label,
+            labels_all=self.session.router.identity.labels_all(self.tx),
+            ttls=self._ttls.listed(),
+            size=self._bytes,
+            at_once=self.at_once,
+        )
 
-        patience = self.session.timeout
-        if self._bytes > STAGED_ABOVE:  # as long as it may take
-            patience = max(patience, self._ends_at - time.monotonic())
+    async def _decide(self) -> None:
+        patience = self.patience
+        if self._bytes > self.at_once:  # as long as it may take
+            patience = max(patience, self._ends_at - self.session.seconds())
         try:
-            prepare = call(prepare_only=True) if self._scanned else None
-            await decide(self.session, call(), prepare, self._scanned, patience)
+            prepare = self.request(prepare_only=True) if self._scanned else None
+            await decide(self.session, self.request(), prepare, self._scanned, patience)
         except errors.Error as error:
             error.tx_id = f"{self.tx.hex()}@{self._decision()}"
             raise
@@ -407,14 +411,16 @@ class Transaction:
         self._moment.leave()
         await self._release()
 
-    async def _release(self, keys: dict[_Key, None] | None = None) -> None:
-        """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more."""
+    async def _release(self, keys: dict[_Key, None] | None = None) -> bool:
+        """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more.
+        Whether all have heard that."""
         keys = self._asked_for if keys is None else keys
         if keys and self.concurrency is Concurrency.PESSIMISTIC:
             try:
                 await self.session.call(UnlockCall(self._owner, list(keys)), timeout=KEEP_SECONDS)
             except errors.Error:
-                return  # the locks' leases run out
+                return False  # the locks' leases run out
+        return True
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,95 +1,72 @@
-"""Clients: the real `Router`, driven by coroutines over connections that break, and never double or reorder.
+"""Clients: the real `Session` and all that is above it, over connections that break, and never double or reorder.
 
-A workload is written as `async def` and awaits calls and pauses; there is no event loop, the world steps each coroutine
-when what it awaits has happened. A client may live on a node's machine, and is cut off, and dies, with it.
+A workload is written as `async def`; each client has an event loop on the world's clock (`tests.sim.loop`). A client may
+live on a node's machine, and is cut off, and dies, with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine import errors
+from engine.aio import Database
 from engine.client.calls import Call
+from engine.client.namespace import Namespace as RawNamespace
 from engine.client.routing import Router
+from engine.client.session import Session
+from engine.client.timing import Surroundings
 from engine.protocol.addresses import Address
 from engine.protocol.requests import Reply, Request
-from engine.protocol.wire import decode_replies, decode_requests, frame
+from engine.protocol.wire import decode_replies, decode_requests, frame, frames
 from engine.turn.events import Asked, ClientSeen
+from tests.sim.loop import Loop
 from tests.sim.network import MS, REDIAL_NS, Side
 from tests.sim.trace import FRAME_HEADER_BYTES
-from wal.ids import TxId
+from wal.ids import Namespace, TxId
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
     from tests.sim.world import World
 
-T = TypeVar("T")
 C = TypeVar("C", bound=Call)
 
+SECOND = 1_000 * MS
 RETRY_BLOCKED_NS = 20 * MS
 CONNECT_TIMEOUT_NS = 5_000 * MS
-TICK_NS = 10 * MS
-"""How often a session looks at its router; see `engine.client.session`."""
-
-
-class Later(Generic[T]):
-    """Something that will have happened; one coroutine may await it."""
-
-    __slots__ = ("done", "task", "value")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.value: T | None = None
-        self.task: Task | None = None
-
-    def __await__(self) -> Generator[Later[T], None, T | None]:
-        if not self.done:
-            yield self
-        return self.value
-
-    def set(self, value: T | None = None) -> None:
-        """It has happened."""
-        if self.done:
-            return
-        self.done, self.value = True, value
-        if self.task is not None:
-            self.task.world.after(0, self.task.step)
+KEEP_SECONDS = 6.0
+"""So often it says that it lives: of `result_retention_ms` as large a part as of an application's."""
+TIMEOUT_SECONDS = 10.0
+"""So long a client waits for a call of which it says nothing else."""
 
 
 class Task:
-    """A coroutine that the world steps. `failure` is what it raised, if anything."""
+    """What a client is at. `failure` is what it was told, if that ended it."""
 
-    def __init__(self, world: World, coroutine: Coroutine[Later[Any], None, object], name: str) -> None:
-        self.world = world
+    def __init__(self, client: Client, coroutine: Coroutine[Any, Any, object], name: str) -> None:
         self.name = name
         self.done = False
-        self.cancelled = False
-        self.failure: BaseException | None = None
+        self.failure: errors.Error | None = None
         self.result: object = None
-        self._coroutine = coroutine
+        self._task = client.loop.create_task(coroutine)
+        self._task.add_done_callback(self._ended)
 
-    def step(self) -> None:
-        """Go on to the next await, or to the end."""
-        if self.done:
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self.done = True
+        if task.cancelled():
             return
-        try:
-            awaited = self._coroutine.send(None)
-        except StopIteration as stop:
-            self.done, self.result = True, stop.value
-        except errors.Error as error:
-            self.done, self.failure = True, error
-        else:
-            awaited.task = self
-            if awaited.done:
-                self.world.after(0, self.step)
+        error = task.exception()
+        if isinstance(error, errors.Error):
+            self.failure = error
+        elif error is None:
+            self.result = task.result()
 
     def cancel(self) -> None:
-        """Its client is gone."""
-        self.done = self.cancelled = True
-        self._coroutine.close()
+        """Nobody wants it any more."""
+        self._task.cancel()
 
 
 class Connection:
@@ -117,7 +94,11 @@ class Connection:
 
     def _send_up(self, requests: list[Request]) -> None:
         if self.open:
-            self._queue(self._up, frame(requests), self._arrive_up)
+            ready, too_large = frames(requests)
+            for parts in ready:
+                self._queue(self._up, b"".join(parts), self._arrive_up)
+            for request in too_large:
+                self.client.session.on_unsendable(request)
 
     def _answer(self, reply: object) -> None:
         """A reply leaves for the client."""
@@ -168,12 +149,13 @@ class Connection:
                 world.after(RETRY_BLOCKED_NS, self._arrive_down)
                 return
             _, data = self._down.popleft()
-            for reply in decode_replies(data[FRAME_HEADER_BYTES:]):
+            replies = decode_replies(data[FRAME_HEADER_BYTES:])
+            for reply in replies:
                 world.trace.add(world.now, "answer", machine.name, self.client.name, reply)
                 world.network.said_at = world.now
                 if self.client.listener is not None:
                     self.client.listener(reply)
-                self.client.take(machine.address, reply)
+            self.client.loop.heard(self.client.session.on_replies, machine.address, replies)
 
     def break_off(self) -> None:
         """The connection is gone, and what was under way on it."""
@@ -186,36 +168,45 @@ class Connection:
 
 
 class Client:
-    """One client program: a router, its connections, its clock, and its coroutines."""
+    """One client program: a session, its connections, its clock, and what it is at."""
 
-    def __init__(self, world: World, name: str, *, host: Machine | None = None) -> None:
+    def __init__(self, world: World, name: str, *, host: Machine | None = None, wall_offset_ms: int = 0) -> None:
+        """`wall_offset_ms`: by so much its wall clock is wrong."""
         self.world = world
         self.name = name
         self.host = host
+        self.wall_offset_ms = wall_offset_ms
         self.alive = True
         self.sheltered = False  # no fault befalls it
         self.listener: Callable[[Request | Reply], None] | None = None  # who speaks in its name, so no oracle minds it
-        self.wall_offset_ms = 0
         self.tasks: list[Task] = []
         self.connections: dict[Address, Connection] = {}
         self._draw = world.draws.of(f"client {name}")
         self._attempts: dict[Address, int] = {}
         self._dialing: dict[Address, None] = {}
-        self._alarm: int | None = None
-        self._flushing = False
+        self.loop = Loop(world)  # type: ignore[abstract]  # it has what its client uses
+        around = Surroundings(
+            clock=lambda: world.now,
+            wall=lambda: (world.wall_ms + self.wall_offset_ms) * MS,
+            chance=world.draws.of(f"chances of {name}"),
+        )
         seeds = [machine.address for machine in world.machines.values()]
-        self.router = Router(seeds, draw=self._draw.getrandbits(128), now=world.now, wall_ms=world.wall_ms)
-        self._flush()
+        with self.loop.entered():
+            self.session = Session(seeds, timeout=TIMEOUT_SECONDS, name=name, around=around)
+            self.session.links = self
+            self.session.keep_seconds = KEEP_SECONDS
+            self.session.begin()
+        self.database = Database(self.session, name)
+
+    @property
+    def router(self) -> Router:
+        """Where it sends what."""
+        return self.session.router
 
     @property
     def side(self) -> Side:
         """Where it is, for what is cut off from what."""
         return self.host.name if self.host is not None else self.name
-
-    @property
-    def clock_us(self) -> int:
-        """Its wall clock, which may be anything."""
-        return max(1, (self.world.wall_ms + self.wall_offset_ms) * 1000)
 
     def delay(self) -> int:
         """How long something takes from or to it."""
@@ -224,7 +215,7 @@ class Client:
 
     def new_tx(self, label: str = "") -> TxId:
         """A new transaction id."""
-        return self.router.identity.new_tx(self.world.now, label)
+        return self.session.new_tx(label)
 
     def new_owner(self) -> TxId:
         """An id that only holds locks."""
@@ -234,88 +225,28 @@ class Client:
         """Nothing was asked, or will be asked any more, under this id."""
         self.router.identity.close(tx)
 
-    # Coroutines.
+    def raw(self, namespace: Namespace) -> RawNamespace:
+        """A namespace of keys and values that are bytes."""
+        return self.database.namespace(namespace)._raw
 
-    def spawn(self, coroutine: Coroutine[Later[Any], None, object], name: str = "") -> Task:
-        """Run a coroutine of this client."""
-        task = Task(self.world, coroutine, name or self.name)
+    def spawn(self, coroutine: Coroutine[Any, Any, object], name: str = "") -> Task:
+        """Let the client do something."""
+        task = Task(self, coroutine, name or self.name)
         self.tasks.append(task)
-        self.world.after(0, task.step)
         return task
 
     async def pause(self, ns: int) -> None:
         """Do nothing for a while."""
-        later: Later[None] = Later()
-        self.world.after(ns, later.set)
-        await later
+        await asyncio.sleep(ns / SECOND)
 
     async def call(self, call: C, *, timeout_ns: int) -> C:
         """Do a call; raise its error."""
-        later: Later[None] = Later()
-        call.waiter = later
-        self.router.begin(call, self.world.now, self.world.now + timeout_ns)
-        self._flush_soon()
-        await later
-        if call.error is not None:
-            raise call.error
-        return call
+        return await self.session.call(call, timeout=timeout_ns / SECOND)
 
-    # The router's doing half.
+    # What its session sees of the world.
 
-    def _flush_soon(self) -> None:
-        """What is asked in one moment leaves together, as `engine.client.session` does it."""
-        if not self._flushing:
-            self._flushing = True
-            self.world.after(0, self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        router = self.router
-        if not self.alive:
-            return
-        wanted, router.places.to_connect = router.places.to_connect, []
-        for address in wanted:
-            self._dial(address)
-        sends, router.sends = router.sends, []
-        by_address: dict[Address, list[Request]] = {}
-        for address, request in sends:
-            by_address.setdefault(address, []).append(request)
-        for address, requests in by_address.items():
-            connection = self.connections.get(address)
-            if connection is not None:
-                connection.ask(requests)
-        done, router.done = router.done, []
-        for call in done:
-            if isinstance(call.waiter, Later):
-                call.waiter.set()
-        self._plan()
-
-    def _plan(self) -> None:
-        if self._alarm is not None and self._alarm <= self.world.now + TICK_NS:
-            return  # it looks that soon whatever there is to do
-        wake = self.router.wake_at
-        if wake is None:
-            return
-        at = max(wake, self.world.now + TICK_NS)
-        if self._alarm is None or at < self._alarm:
-            self._alarm = at
-            self.world.at(at, self._tick, at)
-
-    def _tick(self, planned: int) -> None:
-        if self._alarm != planned or not self.alive:
-            return
-        self._alarm = None
-        self.router.tick(self.world.now)
-        self._flush()
-
-    def take(self, address: Address, reply: Reply) -> None:
-        """A reply arrived."""
-        self.router.on_reply(address, reply, self.world.now)
-        self._flush()
-
-    # Connections.
-
-    def _dial(self, address: Address) -> None:
+    def connect(self, address: Address) -> None:
+        """Begin to connect, after a pause that grows with every failure."""
         if address in self._dialing or address in self.connections:
             return
         self._dialing[address] = None
@@ -323,6 +254,18 @@ class Client:
         self._attempts[address] = tries + 1
         pause = REDIAL_NS[min(tries - 1, len(REDIAL_NS) - 1)] if tries else 0
         self.world.after(pause + 2 * self.delay(), self._dialed, address)
+
+    def send(self, address: Address, requests: list[Request]) -> None:
+        """Ask a node, if there is a way to it."""
+        connection = self.connections.get(address)
+        if connection is not None:
+            connection.ask(requests)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self.die()
+
+    # Connections.
 
     def _dialed(self, address: Address) -> None:
         world = self.world
@@ -338,14 +281,12 @@ class Client:
             self._dialing.pop(address, None)
             self._attempts.pop(address, None)
             self.connections[address] = Connection(self, machine)
-            self.router.on_connected(address, world.now)
-            self._flush()
+            self.loop.heard(self.session.on_connected, address)
 
     def _refused(self, address: Address) -> None:
         self._dialing.pop(address, None)
         if self.alive:
-            self.router.on_disconnected(address, self.world.now)
-            self._flush()
+            self.loop.heard(self.session.on_disconnected, address, "it does not answer")
 
     def lost(self, connection: Connection) -> None:
         """A connection broke."""
@@ -353,8 +294,7 @@ class Client:
         if self.connections.get(address) is connection:
             del self.connections[address]
         if self.alive:
-            self.router.on_disconnected(address, self.world.now)
-            self._flush()
+            self.loop.heard(self.session.on_disconnected, address, "it broke")
 
     def machine_stopped(self, machine: Machine, *, reset: bool) -> None:
         """A node's process is gone; if its system lives, it says so."""
@@ -370,8 +310,9 @@ class Client:
 
     def die(self) -> None:
         """The client program is gone; its connections break."""
-        self.alive = False
-        for task in self.tasks:
-            task.cancel()
-        for connection in list(self.connections.values()):
-            connection.break_off()
+        if self.alive:
+            self.alive = False
+            self.session.closed = True
+            self.loop.end()
+            for connection in list(self.connections.values()):
+                connection.break_off()

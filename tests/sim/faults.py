@@ -54,7 +54,7 @@ RATES = {
     "clock-jump": 1.0,  # a monotonic clock jumps ahead, by up to an hour
     "clock-rate": 1.0,  # a monotonic clock runs up to a tenth fast or slow
     "wall-clock": 1.0,  # a wall clock is set to any time
-    "client": 1.0,  # a client dies with what it holds; another one comes
+    "client": 1.5,  # a client dies with what it holds, and another one comes; or it stands still for a while
     "join": 0.7,  # a new node comes
     "leave": 1.0,  # a node leaves on purpose, and comes back
     "baseline": 1.0,  # an operator changes who is meant to hold data
@@ -570,7 +570,11 @@ class Faults:
         alive = [c for c in self.world.clients.values() if c.alive and not c.sheltered]
         if not alive:
             return False
-        self._draw.choice(alive).die()
+        client = self._draw.choice(alive)
+        if self._draw.random() < 0.5:
+            client.die()
+        else:
+            client.loop.stand_still(self.world.now + self._draw.choice([200, 1_500, 6_000]) * MS)
         return True
 
     # Lulls.

@@ -241,7 +241,9 @@ async def _look(client: Client, rng: Random, namespace: str) -> None:
 
 
 async def _transact(client: Client, rng: Random, namespace: str) -> None:
-    tx = SimTransaction(client, optimistic=rng.random() < 0.5, timeout_ns=TIMEOUT_NS, lock_timeout_ms=200)
+    tx = SimTransaction(
+        client, optimistic=rng.random() < 0.5, timeout_ns=TIMEOUT_NS, lock_timeout_ms=200, lasts_ns=2 * TIMEOUT_NS
+    )
     keys = _keys(rng)
     await tx.get(namespace, keys)
     await client.pause(rng.randrange(30) * 1_000_000)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.messages import Message
+from engine.protocol.addresses import REDIAL_SECONDS
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
 from tests.sim.trace import CHATTER, FRAME_HEADER_BYTES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 US = 1_000
 MS = 1_000_000
-REDIAL_NS = (50 * MS, 100 * MS, 200 * MS, 500 * MS, 1_000 * MS)
+REDIAL_NS = tuple(int(seconds * 1_000) * MS for seconds in REDIAL_SECONDS)
 COPIES_MAX = 4
 
 Side = str

@@ -383,8 +383,8 @@ def _spawn(world: World, load: Load, draw: Random) -> None:
     """A client with every workload; it may live on a node's machine."""
     machines = [machine for machine in world.machines.values() if machine.up]
     host = draw.choice(machines) if machines and draw.random() < 0.1 else None
-    client = world.add_client(f"c{len(world.clients)}", host=host)
-    client.wall_offset_ms = draw.choice([0, 0, -5_000, 60_000])
+    wrong_by = draw.choice([0, 0, -5_000, 60_000])
+    client = world.add_client(f"c{len(world.clients)}", host=host, wall_offset_ms=wrong_by)
     for name, workload in WORKLOADS.items():
         rng = world.draws.of(f"{name} of {client.name}")
         pause = draw.choice([100, 400, 1_200]) * MS

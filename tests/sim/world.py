@@ -132,10 +132,10 @@ class World:
         self.machines[name] = machine
         return machine
 
-    def add_client(self, name: str, *, host: Machine | None = None) -> Client:
+    def add_client(self, name: str, *, host: Machine | None = None, wall_offset_ms: int = 0) -> Client:
         """A new client."""
         assert name not in self.clients, f"client {name} is there already"
-        client = self.clients[name] = Client(self, name, host=host)
+        client = self.clients[name] = Client(self, name, host=host, wall_offset_ms=wall_offset_ms)
         return client
 
     def machine_at(self, address: str) -> Machine | None:
@@ -168,8 +168,7 @@ class World:
             machine.kill_background()
             machine.vault.close()
         for client in self.clients.values():
-            for task in client.tasks:
-                task.cancel()
+            client.die()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 

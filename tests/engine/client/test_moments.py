@@ -12,6 +12,7 @@ from engine.client.cuts import KeepCutCall
 from engine.client.ends import CheckCall
 from engine.client.leases import CutLeases
 from engine.client.moments import CHECKS_TO_CUT, HeldCut, Moment
+from engine.client.timing import REAL
 from engine.protocol.requests import LET_GO_MAX
 from wal.ids import NO_ERA, Era
 
@@ -25,8 +26,13 @@ class Session:
         self.said: list[Any] = []
         self.able = True
         self.leading = [0]
+        self.chance = REAL.chance
         self.router: Any = None
         self.cuts = CutLeases(self, asyncio.get_running_loop())
+
+    def seconds(self) -> float:
+        """What the clock reads."""
+        return asyncio.get_running_loop().time()
 
     async def call(self, call: Any, *, timeout: float | None = None) -> Any:
         self.said.append(call)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import engine
-from engine.client import session as session_module
 from engine.client.calls import GetCall
 from engine.client.session import TICK_SECONDS, Session
+from engine.client.timing import Surroundings
 from engine.protocol.addresses import Address
 from engine.protocol.requests import GetTable, Request, Values
 from tests.engine.client.test_routing import SECOND, table
@@ -26,12 +26,8 @@ class Clock:
     def __init__(self) -> None:
         self.now = SECOND
 
-    def monotonic_ns(self) -> int:
-        """As that of `time`."""
-        return self.now
-
-    def time_ns(self) -> int:
-        """As that of `time`."""
+    def read(self) -> int:
+        """What it reads, in ns."""
         return self.now
 
 
@@ -57,7 +53,7 @@ class Story:
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.ways = clock, Ways()
-        self.session = Session([NODE], timeout=2.0)
+        self.session = Session([NODE], timeout=2.0, around=Surroundings(clock.read))
         self.session.links = self.ways
         self.session.on_connected(NODE)
         self.session.on_replies(NODE, [table(Version(1, 0), "aaaa")])
@@ -77,25 +73,16 @@ class Story:
             await self.ticks()
 
 
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Story], Coroutine[Any, Any, None]]], None]:
-    """How a story is told."""
-    clock = Clock()
-    monkeypatch.setattr(session_module, "time", clock)
+def play(story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
+    """Tell a story."""
 
-    def told(story: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
-            await story(Story(clock))
+    async def whole() -> None:
+        await story(Story(Clock()))
 
-        asyncio.run(whole())
-
-    return told
+    asyncio.run(whole())
 
 
-Telling = Callable[[Callable[[Story], Coroutine[Any, Any, None]]], None]
-
-
-def test_who_stood_still_for_longer_than_it_would_wait_is_answered(play: Telling) -> None:
+def test_who_stood_still_for_longer_than_it_would_wait_is_answered() -> None:
     async def story(client: Story) -> None:
         reading = client.get()
         await client.ticks()
@@ -108,7 +95,7 @@ def test_who_stood_still_for_longer_than_it_would_wait_is_answered(play: Telling
     play(story)
 
 
-def test_who_runs_waits_for_as_long_as_it_said(play: Telling) -> None:
+def test_who_runs_waits_for_as_long_as_it_said() -> None:
     async def story(client: Story) -> None:
         reading = client.get()
         await client.ticks()
@@ -121,7 +108,7 @@ def test_who_runs_waits_for_as_long_as_it_said(play: Telling) -> None:
     play(story)
 
 
-def test_who_stands_still_again_and_again_does_not_wait_for_ever(play: Telling) -> None:
+def test_who_stands_still_again_and_again_does_not_wait_for_ever() -> None:
     async def story(client: Story) -> None:
         reading = client.get()
         await client.ticks()
@@ -134,7 +121,7 @@ def test_who_stands_still_again_and_again_does_not_wait_for_ever(play: Telling) 
     play(story)
 
 
-def test_what_is_begun_after_it_has_no_share_in_it(play: Telling) -> None:
+def test_what_is_begun_after_it_has_no_share_in_it() -> None:
     async def story(client: Story) -> None:
         before = client.get()
         await client.ticks()

@@ -14,7 +14,6 @@ from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stori
 from tests.sim.transactions import SimTransaction
 from tests.sim.world import SECOND, Plant
 from wal import records as r
-from wal.ids import TxId
 
 LOCKS = Stories()
 story = LOCKS.story
@@ -191,18 +190,18 @@ def _committed_and_not_heard_of(stage: Stage, x: bytes, y: bytes) -> tuple[Rule,
     stage.do(first.put(NAMESPACE, {x: b"41", y: b"41"}))
     waiting = stage.begin(second.get_many(NAMESPACE, [x], update=True), second.client)
     stage.wait(50)
-    untold = _outcome_of(first.tx)
+    untold = _outcome_of(first)
     stage.world.network.rules.append(untold)
     stage.do(first.commit())
     return untold, waiting, second
 
 
-def _outcome_of(tx: TxId) -> Rule:
+def _outcome_of(tx: SimTransaction) -> Rule:
     """How a transaction ended does not reach the copies of partition 0."""
 
     def tells(_src: str, _dst: str, said: object) -> bool:
         records = said.records if isinstance(said, Replicate) else []
-        return any(isinstance(record, r.Outcome) and (record.tx, record.partition) == (tx, 0) for record in records)
+        return any(isinstance(record, r.Outcome) and (record.tx, record.partition) == (tx.tx, 0) for record in records)
 
     return Rule("the outcome", tells, drop=True)
 

@@ -23,8 +23,8 @@ def client(stage: Stage, statement: Statement) -> None:
     if name in stage.world.clients or name in stage.world.machines:
         raise statement.error(f"{name} is there already: expected a new name")
     host = stage.machine(statement, statement.options["on"]) if "on" in statement.options else None
-    made = stage.world.add_client(name, host=host)
-    made.wall_offset_ms = time_of(statement, statement.option("wall", "0ms"), "wall") // MS
+    wall = time_of(statement, statement.option("wall", "0ms"), "wall") // MS
+    stage.world.add_client(name, host=host, wall_offset_ms=wall)
     stage.breathe()
 
 
@@ -54,7 +54,7 @@ def begin(stage: Stage, statement: Statement) -> None:
         timeout_ns=_timeout(statement),
         lock_timeout_ms=time_of(statement, statement.option("lock-timeout", "5s"), "lock-timeout") // MS,
     )
-    op.transaction.tx = op.transaction.owner = op.tx
+    op.transaction.tx = op.tx  # it commits under no other
 
 
 @verb("put", "[TX]", most=1, options=f"{PLACE} value bytes from as timeout async")

@@ -296,7 +296,7 @@ class Stage:
     def _await(self, done: Callable[[], bool], op: Operation) -> None:
         """Until it is done, or waits for something that the story holds back."""
         world, began, looked = self.world, self.world.now, len(self._caught)
-        end = began + (op.transaction.timeout_ns if op.transaction is not None else TIMEOUT_NS) + TIMEOUT_NS
+        end = began + (int(op.transaction.patience * SECOND) if op.transaction is not None else TIMEOUT_NS) + TIMEOUT_NS
         wanted = Wanted("any", op.tx)
         held_at: int | None = None
         while not done() and world.now < end:
@@ -313,8 +313,8 @@ class Stage:
 
     def _is_of(self, said: object, op: Operation) -> bool:
         """Whether a request, or a reply, belongs to an operation."""
-        asked = self.batches.request_of(said)
-        return op.tx in (getattr(said, "tx", None), getattr(said, "owner", None), getattr(asked, "tx", None))
+        asked, owner = self.batches.request_of(said), op.transaction.owner if op.transaction is not None else op.tx
+        return op.tx in (getattr(said, "tx", None), getattr(asked, "tx", None)) or owner == getattr(said, "owner", None)
 
     def hold(self, text: str, wanted: Wanted, *, drop: bool, left: int | None) -> None:
         """From now on this is held back, or lost."""

@@ -13,9 +13,10 @@ from tests.sim.workloads.cuts import cuts_of
 from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
 from tests.sim.workloads.late import late_of
-from tests.sim.workloads.load import Load, give_copies, set_up
+from tests.sim.workloads.load import Load, either, give_copies, set_up
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
+from tests.sim.workloads.running import running_of
 from tests.sim.workloads.single import batches_of, registers_of, set_of
 from tests.sim.workloads.strays import strays_of
 from tests.sim.workloads.transactions import bank_of, lists_of, ring_of, rooms_of
@@ -23,7 +24,7 @@ from tests.sim.workloads.verdict import judge, read_everything
 
 WORKLOADS = {
     "bank": bank_of,
-    "lists": lists_of,
+    "lists": either(lists_of, running_of),
     "ring": ring_of,
     "registers": registers_of,
     "set": set_of,

@@ -8,16 +8,16 @@ has a rival, as whoever is refused has. One that reads at a cut has read the pas
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from engine import errors
 from engine.client.calls import GetCall
-from engine.client.cuts import KeepCutCall, TakeCutCall
-from engine.client.ends import CommitCall, Tested
+from engine.client.oneshot import Check, Operation, Put
+from engine.client.operations import Version
 from tests.sim.checkers.history import Append, Read, Transaction
-from tests.sim.clients import Client
+from tests.sim.clients import SECOND, Client
 from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction
-from tests.sim.workloads.cuts import HOLDER_BYTES
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step, failed
 from tests.sim.workloads.transactions import carry_out, drawn_lists, elements_of
 
@@ -38,49 +38,41 @@ def at_once_of(load: Load, client: Client, rng: Random) -> Step:
 
 
 async def _at_once(load: Load, client: Client, rng: Random, process: int, ops: Ops) -> int:
-    recorder, tx = load.recorder, client.new_tx()
+    recorder = load.recorder
     recorder.begin("lists", process, Transaction(tuple(ops)))
-    attempt = load.rivals.begin(tx, [op.key for op in ops])
+    attempt = load.rivals.begin(client.new_owner(), [op.key for op in ops])
     try:
         found = await client.call(GetCall("lists", [op.key.encode() for op in ops]), timeout_ns=TIMEOUT_NS)
         await client.pause(rng.choice([1, 1, 20, 300]) * MS)
     except errors.Error as error:
-        client.unused(tx)
         load.rivals.failed(attempt)
         return recorder.failed(process, error)
-    conditions: list[Tested] = []
-    writes: dict[bytes, bytes | None] = {}
-    told: Ops = []
+    lists, asked, told = client.database.namespace("lists"), list[Operation](), Ops()
+    when: dict[str, Any]
     for op, (epoch, counter, held) in zip(ops, found.values, strict=True):
         key = op.key.encode()
         by_version = held is not None and rng.random() < 0.5
-        when = "absent" if held is None else "version" if by_version else "equals"
-        conditions.append(("lists", key, when, None if by_version else held, *((epoch, counter) if by_version else (0, 0))))
+        if by_version:
+            when = {"if_version": Version(epoch, counter)}
+        else:
+            when = {"if_value": held} if held is not None else {"if_absent": True}
         if isinstance(op, Append):
             more = str(op.value).encode()
-            writes[key] = held + b" " + more if held else more
+            asked.append(Put(lists, key, held + b" " + more if held else more, **when))
             told.append(op)
         else:
+            asked.append(Check(lists, key, **when))
             told.append(Read(op.key, elements_of(held)))
-    call = CommitCall(
-        tx,
-        client.new_owner(),
-        optimistic=True,
-        writes=[("lists", list(writes), list(writes.values()))],
-        locks=[],
-        reads=[],
-        conditions=conditions,
-    )
     load.rivals.asks(attempt)
     try:
-        await client.call(call, timeout_ns=TIMEOUT_NS)
+        applied = await client.database.transact(asked, attempts=rng.choice([1, 1, 3]), timeout=TIMEOUT_NS / SECOND)
     except errors.Error as error:
         if isinstance(error, errors.Conflict):
             load.rivals.refused(attempt)
         elif not error.maybe_committed:
             load.rivals.failed(attempt)
         return recorder.failed(process, error)
-    if not call.applied:
+    if not applied:
         load.rivals.refused(attempt)
         recorder.end(process, "fail")
         return process
@@ -93,17 +85,16 @@ async def _at_a_cut(load: Load, client: Client, rng: Random, process: int, ops: 
     recorder, tx = load.recorder, SimTransaction(client, optimistic=True, timeout_ns=TIMEOUT_NS)
     recorder.begin("lists", process, Transaction(tuple(ops)))
     attempt = load.rivals.begin(tx.tx, [op.key for op in ops])
-    taking = TakeCutCall(rng.randbytes(HOLDER_BYTES))
     try:
-        await client.call(taking, timeout_ns=TIMEOUT_NS)
-        tx.cut = taking.cut
+        await tx.begin_at_a_cut()
         told: Ops = []
         for op in ops:
+            load.rivals.asks(attempt)
             held = (await tx.get("lists", [op.key.encode()]))[op.key.encode()]
             told.append(await carry_out(tx, op, held))
             await client.pause(rng.choice([1, 1, 20, 300]) * MS)
         if rng.random() < 0.5:  # who writes long after it has let go of its cut is judged by what is there now
-            await client.call(KeepCutCall(taking.cut, taking.holder, over=True), timeout_ns=TIMEOUT_NS)
+            tx.leave_its_cut()
         load.rivals.asks(attempt)
         await tx.commit()
         load.rivals.committed(attempt)

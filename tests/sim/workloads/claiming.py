@@ -55,6 +55,7 @@ def queue_of(load: Load, client: Client, rng: Random) -> Step:
             return process
         finally:
             attempt.touched |= _asked_for(tx)
+            attempt.tx = attempt.tx if attempt.single else tx.tx
             if attempt.until is None:  # its client died
                 jobs.end(attempt, client.world.now, committed=None if attempt.committing is not None else False)
         recorder.end(process, "ok")
@@ -93,7 +94,6 @@ class _Worker:
             ttl_ms = rng.choice(TTLS_MS) if rng.random() < 0.1 else 0
             attempt.expiring = ttl_ms > 0
             attempt.committing = self._now
-            self._client.unused(tx.tx)
             attempt.tx = self._client.new_tx()
             call = PutCall(attempt.tx, NAMESPACE, [row.key], [b"%d" % row.mark], ttl_ms)
             await self._client.call(call, timeout_ns=TIMEOUT_NS)
@@ -117,7 +117,7 @@ class _Worker:
             await client.pause(rng.choice([20, 100, 400, 400, 700, 3_500]) * MS)  # for longer than its lease, sometimes
         elif then < 0.18:  # it is never heard of again
             self._load.jobs.end(attempt, self._now, committed=False)
-            client.unused(tx.tx)
+            tx.abandon()
             return
         for row in attempt.rows:
             choice = rng.random()

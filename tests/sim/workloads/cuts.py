@@ -12,7 +12,6 @@ from random import Random
 
 from engine import errors
 from engine.client.calls import GetCall
-from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.scans import CountCall, ScanCall
 from rebalance.table import Topology
 from tests.sim.checkers.history import Get, Read, ReadBalances, Transaction
@@ -25,7 +24,6 @@ from tests.sim.workloads.transactions import list_names, room_names, room_rows
 from wal.ids import Era, Namespace
 
 READ = ("bank", "lists", "rooms", "registers", "batches", "rows")
-HOLDER_BYTES = 16
 Rows = dict[bytes, bytes]
 
 
@@ -35,18 +33,16 @@ def cuts_of(load: Load, client: Client, rng: Random) -> Step:
     async def step(process: int) -> int:
         recorder, world = load.recorder, client.world
         asked = world.now
-        taking = TakeCutCall(rng.randbytes(HOLDER_BYTES))
         try:
-            await client.call(taking, timeout_ns=TIMEOUT_NS)
-            handed = world.now
-            namespaces = rng.sample(READ, 3)
-            first: dict[Namespace, Rows] = {}
-            for namespace in namespaces:
-                first[namespace] = await scanned(client, namespace, taking.cut, rng.choice([2, 10, 500]))
-                await client.pause(rng.choice([1, 50, 700]) * MS)
-            for namespace in reversed(namespaces):
-                await _again(client, namespace, taking.cut, first[namespace], rng)
-            await client.call(KeepCutCall(taking.cut, taking.holder, over=True), timeout_ns=TIMEOUT_NS)
+            async with client.database.snapshot() as snapshot:
+                handed = world.now
+                namespaces = rng.sample(READ, 3)
+                first: dict[Namespace, Rows] = {}
+                for namespace in namespaces:
+                    first[namespace] = await scanned(client, namespace, snapshot.cut, rng.choice([2, 10, 500]))
+                    await client.pause(rng.choice([1, 50, 700, 4_000]) * MS)
+                for namespace in reversed(namespaces):
+                    await _again(client, namespace, snapshot.cut, first[namespace], rng)
         except errors.Error as error:
             recorder.told(error)
             return process

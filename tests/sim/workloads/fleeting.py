@@ -7,14 +7,17 @@ from random import Random
 
 from engine import errors
 from engine.client.calls import GetCall, PutCall, SwapCall
+from engine.client.namespace import expiry_call, expiry_in
 from engine.client.scans import ScanCall
 from tests.sim.checkers.history import Get
 from tests.sim.clients import Client
 from tests.sim.network import MS
+from tests.sim.transactions import SimTransaction
 from tests.sim.violation import About, Violation
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
 
 NAMESPACE = "fleeting"
+BESIDE = "lasting"
 TTLS_MS = (50, 400, 2_000, 20_000)
 KNOWN_MAX = 40
 """So many of the last keys are read again."""
@@ -53,6 +56,26 @@ class Fleeting:
             self.gone = until
 
 
+async def _put(client: Client, rng: Random, data: bytes, ttl_ms: int) -> None:
+    """Put a key that expires: by itself, if there is none, or in a transaction, perhaps in a piece that is staged."""
+    how = rng.random()
+    if how < 0.6:
+        await client.call(PutCall(client.new_tx(), NAMESPACE, [data], [b"-"], ttl_ms), timeout_ns=TIMEOUT_NS)
+        return
+    if how < 0.7:
+        call = SwapCall(client.new_tx(), NAMESPACE, data, "absent", new=b"-", ttl_ms=ttl_ms)
+        await client.call(call, timeout_ns=TIMEOUT_NS)
+        return
+    tx = SimTransaction(client, optimistic=rng.random() < 0.5, timeout_ns=TIMEOUT_NS, at_once=rng.choice([1, 1 << 20]))
+    try:
+        await tx.put_many(BESIDE, {b"beside " + data: b"-"})
+        await tx.put_many(NAMESPACE, {data: b"-"}, ttl_ms)
+        await tx.commit()
+    except errors.Error:
+        await tx.rollback()
+        raise
+
+
 def fleeting_of(load: Load, client: Client, rng: Random) -> Step:
     """Put a key that expires, or read, scan or keep one of the last."""
     world, known = client.world, load.fleeting
@@ -66,10 +89,15 @@ def fleeting_of(load: Load, client: Client, rng: Random) -> Step:
         try:
             if choice < 0.4 or not known:
                 data, ttl_ms = b"f%d" % load.element(), rng.choice(TTLS_MS)
-                call = PutCall(client.new_tx(), NAMESPACE, [data], [b"-"], ttl_ms)
-                await client.call(call, timeout_ns=TIMEOUT_NS)
+                await _put(client, rng, data, ttl_ms)
                 known.append(Fleeting(data, since, world.now, ttl_ms))
                 del known[:-KNOWN_MAX]
+            elif choice < 0.45:
+                one = rng.choice(known)
+                asked = expiry_call(NAMESPACE, one.data)
+                ends = expiry_in(await client.call(asked, timeout_ns=TIMEOUT_NS))
+                if ends is not None and one.kept is not None and since > one.kept and not load.given_up:
+                    raise Violation("expiry", f"{one.data!r} was kept, and is to expire", About(keys=(one.data,)))
             elif choice < 0.8:
                 some = rng.sample(known, min(len(known), rng.randrange(1, 6)))
                 read = await client.call(GetCall(NAMESPACE, [one.data for one in some]), timeout_ns=TIMEOUT_NS)

@@ -31,7 +31,7 @@ def late_of(load: Load, client: Client, rng: Random) -> Step:
         counts, least = rng.random() < 0.7, max(known, default=0)
         patience = rng.choice([1_000, 100])
         tx = SimTransaction(client, late=counts, timeout_ns=TIMEOUT_NS, lock_timeout_ms=patience)
-        if not tx.tx[-1] % 3:
+        if not tx.owner[-1] % 3:
             tx.at_once = 1
         recorder.begin(NAMESPACE, process, Get(NAMESPACE))
         try:

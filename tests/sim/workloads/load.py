@@ -43,6 +43,23 @@ Step = Callable[[int], Awaitable[int]]
 """One thing that a process does; the process to go on as."""
 
 
+Workload = Callable[["Load", Client, Random], Step]
+
+
+def either(first: Workload, second: Workload) -> Workload:
+    """Now one of them, now the other."""
+
+    def both(load: Load, client: Client, rng: Random) -> Step:
+        one, other = first(load, client, rng), second(load, client, rng)
+
+        async def step(process: int) -> int:
+            return await (one if rng.random() < 0.5 else other)(process)
+
+        return step
+
+    return both
+
+
 class Load:
     """The clients' doings of one run. `pace` stretches all pauses; `stopping` ends every loop after what it is at.
 
@@ -83,8 +100,9 @@ def begin(client: Client, rng: Random) -> SimTransaction:
         optimistic=rng.random() < 0.5,
         timeout_ns=rng.choice([TIMEOUT_NS, TIMEOUT_NS // 8]),
         lock_timeout_ms=rng.choice([5_000, 1_000, 100]),
+        lasts_ns=rng.choice([30_000, 30_000, 2_000]) * MS,
     )
-    if not tx.tx[-1] % 3:
+    if not tx.owner[-1] % 3:
         tx.at_once = 1
     return tx
 

@@ -31,7 +31,10 @@ def strays_of(load: Load, client: Client, rng: Random) -> Step:
                 namespace = rng.choice(["bank", "ring"])
                 await client.call(LockCall(owner, namespace, keys, 50), timeout_ns=TIMEOUT_NS)
             else:
-                tx = SimTransaction(client, optimistic=rng.random() < 0.5, timeout_ns=TIMEOUT_NS)
+                lasts_ns = (
+                    rng.choice([1_000, 8_000]) * MS
+                )  # where it does not come to the votes it keeps its locks for so long
+                tx = SimTransaction(client, optimistic=rng.random() < 0.5, timeout_ns=TIMEOUT_NS, lasts_ns=lasts_ns)
                 keys = [b"stray%d" % rng.randrange(6) for _ in range(3)]
                 held = await tx.get("strays", keys)
                 await tx.put("strays", {k: None if held[k] else b"%d" % load.element() for k in keys[:2]})

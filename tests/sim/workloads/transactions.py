@@ -102,6 +102,7 @@ def lists_of(load: Load, client: Client, rng: Random) -> Step:
             found: dict[bytes, bytes | None] = {}
             for key in keys:
                 since = client.world.now
+                load.rivals.asks(attempt)
                 found |= await tx.get("lists", [key.encode()])
                 reads.append((since, client.world.now, Read(key, elements_of(found[key.encode()]))))
             told: list[Append | Read] = []
