@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from engine import errors
 from engine.client.calls import UnlockCall
 from engine.client.ends import CheckCall, CommitCall
@@ -22,6 +24,9 @@ async def decide(
         except errors.CommitUnknown as error:
             await withdraw(session, prepare)
             raise errors.Unavailable(f"it may be prepared, and nothing of it will happen: {error}") from error
+        except asyncio.CancelledError:
+            await withdraw(session, prepare)
+            raise
         try:
             for piece in in_pieces(scanned):
                 await session.call(CheckCall(prepare.owner, [], [], [], scanned=piece, tx=prepare.tx), timeout=patience)

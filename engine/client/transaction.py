@@ -278,7 +278,7 @@ class Transaction:
             self._keeper.begin(left, self._release)
             try:
                 await self._ask(call)
-            except errors.Error:
+            except (errors.Error, asyncio.CancelledError):
                 self._astray |= dict.fromkeys((namespace, key) for key in new)
                 raise
         for key, seen in zip(new, call.values, strict=True):
@@ -359,6 +359,9 @@ class Transaction:
             self._state = "rolled back"
             if not error.maybe_committed:
                 await self._release()
+            raise
+        except asyncio.CancelledError:  # what of it is on its way is refused where its locks are gone by then
+            await self._release()
             raise
         finally:
             self._keeper.stop()
