@@ -97,26 +97,40 @@ class LocalPartition:
         return self.role.in_sync
 
     def place(self, placement: Placement, node: NodeId | None) -> bool:
-        """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new.
+        """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new."""
+        role, is_new = self.becomes(placement, node)
+        self.become(placement, role)
+        return is_new
 
-        A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
+    def becomes(self, placement: Placement, node: NodeId | None) -> tuple[Role, bool]:
+        """What it will be to `node` when a map takes effect, and whether it, the primary or the epoch is new.
+
+        PRIMARY where this node leads on: it serves then if it serves by then.
         """
-        old, before, epoch = self.role, self.placement, placement.epoch
-        same = self.epoch == epoch
+        old, before = self.role, self.placement
+        same = self.epoch == placement.epoch
         leads = None if placement.lost else placement.owners[0]
         mine = node is not None and leads == node  # it is in sync, then
         if mine:
-            role = _PRIMARY if same and old.serves else _PROMOTING
+            role = _PRIMARY if same and old.leads else _PROMOTING
         elif node is None:
             role = _NONE
         elif leads is not None and node in placement.in_sync:  # how it nearly always is
             role = _BACKUP
         else:
             role = _BY_STATE[placement.standing_of(node)]
-        self.role, self.placement, self.epoch = role, placement, epoch
         if not same or old.leads is not mine or (not mine and role is not old):
-            return True
-        return leads != (None if before.lost else before.owners[0])
+            return role, True
+        return role, leads != (None if before.lost else before.owners[0])
+
+    def become(self, placement: Placement, role: Role) -> None:
+        """It is that now.
+
+        A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
+        """
+        if role is _PRIMARY and not self.role.serves:
+            role = _PROMOTING
+        self.role, self.placement, self.epoch = role, placement, placement.epoch
 
     def activate(self) -> None:
         """Its promotion is done: the partition serves."""

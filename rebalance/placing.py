@@ -1,20 +1,26 @@
-"""What a map changes of the partitions of one node, found in one walk over them.
+"""What a map changes of the partitions of one node, found in one walk over them, before it takes effect.
 
-There may be very many, and a map takes effect in one turn: to look at each is most of what that costs. So whatever the
-rules are told of it (`rebalance.rule.NewMap`), and the operator, is found here, while a partition is looked at.
+There may be very many, and a map takes effect in one step. To look at each is most of what that would cost, so whatever the
+rules are told of it (`rebalance.rule.NewMap`), and the operator, is found while a partition is looked at; and that is done
+in pieces, for it follows from the two maps alone. What is left to the step is to say so to those that changed. Only whether
+a partition that this node leads is served by then is not known before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from rebalance.partition import LocalPartition, Role
 from rebalance.rule import NewMap
-from rebalance.table import Topology
+from rebalance.table import Placement, Topology
 from wal.ids import NodeId
 
+AT_ONCE = 2_048
+"""Partitions that are looked at in one piece."""
+LOOKED_OF_WORK = 4
+"""So many that are looked at are as much work as one thing that is decided, whatever a map says of them."""
+CHANGED_OF_WORK = 8
+"""And so many of which it says something else."""
 _NOBODY: tuple[NodeId, ...] = ()
 
 
@@ -26,58 +32,108 @@ class Walked(NewMap, frozen=True):
     lost: int = 0
 
 
-def place_all(
-    partitions: Sequence[LocalPartition],
-    topology: Topology,
-    node: NodeId | None,
-    group: Callable[[LocalPartition], None],
-    *,
-    anew: bool,
-    light: bool,
-    known: int,
-) -> Walked:
-    """Let a map take effect on all partitions of `node`; None: it does not list this life. Of those that it leads now, or
-    did, `group` is to find out who is waited for.
+class Placed:
+    """What a map makes of all partitions of `node`; None: it does not list this life. True until another takes effect.
 
-    `anew`: whatever a partition was, it is another thing now, because this life was not listed before, or is no more. So
-    is each from `known` on. What is being promoted already is told again, unless the map is a `light` one.
+    `anew`: whatever a partition was, it is another thing now, because this life was not listed before, or is no more.
     """
-    new, promoting, nothing = Walked([], [], []), Role.PROMOTING, Role.NONE
-    moved, out, changed, promoted, left, gone = new.moved, new.out, new.changed, new.promoted, new.left, new.gone
-    primaries = in_sync = lost = 0
-    no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
-    for local, placement in zip(partitions, topology.placements, strict=True):
-        before = local.placement
-        lost += placement.lost
-        if not anew and (before is placement or before == placement) and local.number < known:
-            if local.role is promoting and not light:
-                promoted.append(local)
-            continue
-        moved.append(local)
-        led, was, now, nodes = local.role.leads, before.in_sync, placement.in_sync, _NOBODY
-        if was != now:
-            in_sync += 1
-            found = no_more.get((was, now))
-            nodes = no_more[was, now] = tuple(n for n in was if n not in now) if found is None else found
-        out.append(nodes)
-        if before.lost is not placement.lost or (not placement.lost and before.owners[0] != placement.owners[0]):
-            primaries += 1
-        is_new = local.place(placement, node)
-        if is_new:
-            changed.append(local)
-        role = local.role
-        if role.leads:
+
+    def __init__(
+        self, partitions: Sequence[LocalPartition], topology: Topology, node: NodeId | None, *, anew: bool
+    ) -> None:
+        self.partitions = partitions
+        self.topology = topology
+        self.node = node
+        self.anew = anew
+        self.looked = 0  # so many of them
+        self.added: list[LocalPartition] = []  # one group after the other, and none goes
+        self.moved: list[LocalPartition] = []
+        self._becomes: list[tuple[Placement, Role]] = []  # of each that moved
+        self._out: list[tuple[NodeId, ...]] = []
+        self._changed: list[LocalPartition] = []
+        self._named: list[LocalPartition] = []  # that it leads by this map, and may not serve yet
+        self._new: dict[int, None] = {}  # those of them that are new to it
+        self._concern: list[LocalPartition] = []  # of those that moved, those that it leads by either map
+        self._left: list[LocalPartition] = []
+        self._gone: list[LocalPartition] = []
+        self._no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
+        self._primaries = self._in_sync = self._lost = 0
+
+    @property
+    def is_found(self) -> bool:
+        """Whether all of them were looked at."""
+        return self.looked == len(self.topology.placements)
+
+    def look_on(self) -> int:
+        """Look at the next ones; how much work it was."""
+        begin, known, moved = self.looked, len(self.partitions), len(self.moved)
+        some = self.topology.placements[begin : begin + AT_ONCE]
+        end = self.looked = begin + len(some)
+        self._look_at(self.partitions[begin:end], some, anew=self.anew)
+        if end > known:
+            first = max(begin, known)
+            added = [LocalPartition(number, self.topology.placements[number]) for number in range(first, end)]
+            self._look_at(added, some[first - begin :], anew=True)
+            self.added += added
+        return len(some) // LOOKED_OF_WORK + (len(self.moved) - moved) // CHANGED_OF_WORK
+
+    def _look_at(self, partitions: Sequence[LocalPartition], placements: Sequence[Placement], *, anew: bool) -> None:
+        node, promoting, nothing, no_more = self.node, Role.PROMOTING, Role.NONE, self._no_more
+        for local, placement in zip(partitions, placements, strict=False):
+            before, was_role = local.placement, local.role
+            self._lost += placement.lost
+            if not anew and (before is placement or before == placement):
+                if was_role is promoting:
+                    self._named.append(local)
+                continue
+            role, is_new = local.becomes(placement, node)
+            self.moved.append(local)
+            self._becomes.append((placement, role))
+            was, now, nodes = before.in_sync, placement.in_sync, _NOBODY
+            if was != now:
+                self._in_sync += 1
+                found = no_more.get((was, now))
+                nodes = no_more[was, now] = tuple(n for n in was if n not in now) if found is None else found
+            self._out.append(nodes)
+            if before.lost is not placement.lost or (not placement.lost and before.owners[0] != placement.owners[0]):
+                self._primaries += 1
+            if is_new:
+                self._changed.append(local)
+            if role.leads:
+                self._concern.append(local)
+                self._named.append(local)
+                if is_new:
+                    self._new[local.number] = None
+            elif was_role.leads:
+                self._left.append(local)
+                self._concern.append(local)
+            if role is nothing:
+                self._gone.append(local)
+
+    def take(self, group: Callable[[LocalPartition], None], *, light: bool) -> Walked:
+        """Let the map take effect. Of those that this node leads now, or did, `group` is to find out who is waited for.
+
+        What is being promoted already is told again, unless the map is a `light` one.
+        """
+        for local, (placement, role) in zip(self.moved, self._becomes, strict=True):
+            local.become(placement, role)
+        for local in self._concern:
             group(local)
-            if role is promoting and (is_new or not light):
-                promoted.append(local)
-        elif led:
-            left.append(local)
-            group(local)
-        if role is nothing:
-            gone.append(local)
-    for local in promoted:
-        local.since = topology.version.number
-    return msgspec.structs.replace(new, primaries=primaries, in_sync=in_sync, lost=lost)
+        new, promoting = self._new, Role.PROMOTING
+        promoted = [h for h in self._named if h.role is promoting and (not light or h.number in new)]
+        for local in promoted:
+            local.since = self.topology.version.number
+        return Walked(
+            moved=self.moved,
+            changed=self._changed,
+            promoted=promoted,
+            out=self._out,
+            left=self._left,
+            gone=self._gone,
+            primaries=self._primaries,
+            in_sync=self._in_sync,
+            lost=self._lost,
+        )
 
 
 def what_changed(before: Topology | None, after: Topology, new: Walked) -> str:

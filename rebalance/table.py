@@ -14,7 +14,7 @@ versions, so that two members compare their tables in one number (Hazelcast's pa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -34,6 +34,12 @@ BACKUPS_MAX = 6
 BACK_OFF_MS = 10_000
 DOUBLED_MAX = 6
 """A member that was too slow stays away for so long, and twice as long each time after, up to so many times."""
+ENCODED_AT_ONCE = 4_096
+"""Partitions."""
+ENCODED_OF_WORK = 16
+"""So many are as much work to encode as one thing that is decided."""
+SHORT_ARRAY = 15
+"""Things in an array whose length MessagePack says in the byte that begins it; of a longer one it takes two more."""
 
 
 class Standing(StrEnum):
@@ -347,6 +353,19 @@ _encoder = msgspec.msgpack.Encoder()
 def encode(topology: Topology) -> bytes:
     """The bytes of a topology, as the log and the wire carry them."""
     return _encoder.encode(topology)
+
+
+def encoding(topology: Topology) -> Generator[int, None, bytes]:
+    """`encode`, in pieces; yields how much work each was."""
+    placements = topology.placements
+    if len(placements) <= ENCODED_AT_ONCE:
+        return encode(topology)
+    pieces = [b"\xdc" + pack(">H", len(placements))]  # an array of so many
+    for begin in range(0, len(placements), ENCODED_AT_ONCE):
+        some = placements[begin : begin + ENCODED_AT_ONCE]
+        pieces.append(_encoder.encode(some)[1 if len(some) <= SHORT_ARRAY else 3 :])
+        yield len(some) // ENCODED_OF_WORK
+    return encode(msgspec.structs.replace(topology, placements=msgspec.Raw(b"".join(pieces))))
 
 
 @lru_cache(maxsize=2)

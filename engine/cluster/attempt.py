@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence, Sized
 import msgspec
 
 from engine.cluster.claims import Claims
-from engine.messages import Announce, AskCopies, Commit, Copies, Promise, SingleMap
+from engine.messages import Announce, AskCopies, Commit, Copies, Promise, Propose, SingleMap
 from engine.turn.core import Core
 from rebalance.lives import Life, claims_by_node, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
@@ -90,6 +90,7 @@ class Attempt:
         self.proposed: bytes | None = None
         self.accepts: dict[NodeId, None] = {}
         self.planning = False  # what to propose is being found out
+        self.chosen = False  # a majority has accepted it: it is committed, whatever happens here
 
     def asks(self, node: NodeId, life: Life) -> bool:
         """Whether it is this disk that is to be in the map; another one may speak under a name that is no member's."""
@@ -259,6 +260,22 @@ class Attempt:
 def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
     """A candidate in the life that has answered."""
     return Candidate(candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain)
+
+
+def announce(core: Core, attempt: Attempt, claims: Claims) -> None:
+    """Begin it, or ask again whoever has yet to answer."""
+    topology = core.topology
+    assert topology is not None
+    asked = tuple(c.node for c in attempt.intent.candidates if attempt.is_to_ask(topology, claims, c.node))
+    core.send(asked, attempt.announce)
+
+
+def propose(core: Core, attempt: Attempt) -> None:
+    """Propose the map that was found to all voters who have not accepted it."""
+    assert attempt.proposed is not None
+    assert core.topology is not None
+    asked = tuple(n for n in core.topology.voters if n not in attempt.accepts)
+    core.send(asked, Propose(attempt.after, attempt.ballot, attempt.proposed))
 
 
 def tell_commit(core: Core, attempt: Attempt, topology: Topology, encoded: bytes) -> None:

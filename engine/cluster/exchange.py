@@ -31,9 +31,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import assert_never, get_args
 
-from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent, answers_by, ask_copies, tell_commit
+from engine.cluster.attempt import COPIES_OF_WORK, Attempt, Intent, announce, answers_by, ask_copies, propose, tell_commit
+from engine.cluster.behind import same_version, send_map
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
+from engine.cluster.foresight import MAP_BYTES_OF_WORK, Foresight
 from engine.cluster.reporting import Reporting
 from engine.cluster.splits import Splits
 from engine.messages import (
@@ -60,7 +62,7 @@ from rebalance.rule import Rule
 from rebalance.steps import map_of, may_follow
 from rebalance.table import Topology
 from wal import records as r
-from wal.ids import NO_BALLOT, ROUNDS_AHEAD, Ballot, NodeId, Version
+from wal.ids import NO_BALLOT, ROUNDS_AHEAD, Ballot, NodeId
 from wal.probe import probe
 
 
@@ -84,6 +86,7 @@ class Exchange(Rule):
         super().__init__()
         self.core = core
         self.reporting = Reporting(core, claims, anew, vouched)
+        self.foresight = Foresight(core)
         self.detector = detector
         self.claims = claims
         self._switch = switch
@@ -117,26 +120,10 @@ class Exchange(Rule):
         """The id of the cluster that this node agreed to form, as long as it is in none."""
         return topologies.decode(self.accepted[1]).cluster if self.core.topology is None and self.accepted[1] else ""
 
-    def same_version(self, sender: NodeId, after: Version) -> bool:
-        """Whether a message is about the version after ours; else bring whoever is behind up to date."""
-        if after < self.core.version:
-            self.send_map(sender)
-            return False
-        if after > self.core.version:
-            self.core.send(sender, AskMap(self.core.version))
-            return False
-        return True
-
-    def send_map(self, to: NodeId) -> None:
-        """Tell a node that is behind what is committed."""
-        version, topology = self.core.replica.committed
-        if topology and to != self.core.node:
-            self.core.send(to, Commit(version, topology))
-
     def on_announce(self, sender: NodeId, message: Announce) -> None:
         """Promise, drain what is handed over, then report."""
         core = self.core
-        if not self.same_version(sender, message.after):
+        if not same_version(core, sender, message.after):
             return
         self.highest_seen = max(self.highest_seen, message.ballot.round)
         if message.ballot < self.promised:
@@ -175,7 +162,7 @@ class Exchange(Rule):
     def on_propose(self, sender: NodeId, message: Propose) -> None:
         """Put the proposed map on disk, unless a higher ballot was promised."""
         core = self.core
-        if not self.same_version(sender, message.after):
+        if not same_version(core, sender, message.after):
             return
         if message.ballot < self.promised:
             probe("exchange.refused_proposal")
@@ -185,12 +172,15 @@ class Exchange(Rule):
             probe("exchange.no_vote_on_this_disk")
             return  # the voter of this name is another disk: it alone knows what it promised
         if self.accepted != (message.ballot, message.topology):
+            core.work += len(message.topology) // MAP_BYTES_OF_WORK
             if not may_follow(message.after, message.topology):
                 return  # it is read before anything is promised about it; and the commit finds that done
             core.vote(r.Accepted(message.after, message.ballot, message.topology))
         self.draining = None
         core.stop()
         core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
+        if (topology := map_of(message.topology)) is not None:
+            self.foresight.foresee(topology)
 
     def on_commit(self, sender: NodeId, message: Commit) -> None:
         """Take a committed map that is newer than ours."""
@@ -203,15 +193,20 @@ class Exchange(Rule):
                 probe("exchange.committed_is_not_what_was_accepted")
                 core.send(sender, AskMap(core.version))
                 return
+        core.work += len(encoded) // MAP_BYTES_OF_WORK
         topology = map_of(encoded)
         if topology is None or topology.version != message.version:
             return  # it is none, or not the one that it is called
-        if self.splits.is_of_another_cluster(sender, topology, self.consent):
+        self._take(sender, topology, encoded)
+
+    def _take(self, sender: NodeId, topology: Topology, encoded: bytes) -> None:
+        """Take a committed map that is newer than ours, and no other cluster's, when it is known what it changes."""
+        core = self.core
+        newer = topology.version > core.version
+        if not newer or not self.splits.follows(sender, topology, topologies.hash_of(encoded), self.consent):
             return
-        if core.topology is not None and topologies.split_from(topology, 0, core.version, core.map_hash):
-            self.splits.note(sender, message.version, topologies.hash_of(encoded))
-            return
-        self.adopt(topology, encoded)
+        if not self.foresight.works_out(topology, lambda: self._take(sender, topology, encoded)):
+            self.adopt(topology, encoded)
 
     def adopt(self, topology: Topology, encoded: bytes, *, step: bytes = b"") -> None:
         """Log a committed map, or the step from ours that makes it, and switch to it."""
@@ -236,9 +231,9 @@ class Exchange(Rule):
         core = self.core
         assert core.topology is not None, "a cluster that is not formed has no exchange"
         ballot = self.next_ballot()
-        self.attempt = Attempt(core.version, ballot, intent, answers_by(core), self.claims.known())
+        attempt = self.attempt = Attempt(core.version, ballot, intent, answers_by(core), self.claims.known())
         core.note(f"exchange after {core.version} ballot {ballot}: {intent.reason}")
-        self._announce()
+        announce(core, attempt, self.claims)
         self._resend_at = core.now + core.settings.retransmit_ms * MS
         self.alarm.by(self._resend_at)
 
@@ -246,13 +241,6 @@ class Exchange(Rule):
         """One above all that were heard of; none stands any more."""
         self.highest_seen, self.standing = max(self.highest_seen, self.promised.round) + 1, None
         return Ballot(self.highest_seen, self.core.node)
-
-    def _announce(self) -> None:
-        attempt, topology = self.attempt, self.core.topology
-        assert attempt is not None
-        assert topology is not None
-        asked = tuple(c.node for c in attempt.intent.candidates if attempt.is_to_ask(topology, self.claims, c.node))
-        self.core.send(asked, attempt.announce)
 
     def on_peer_seen(self, node: NodeId) -> None:
         """A connection was made: what was announced before may not have reached it."""
@@ -264,6 +252,7 @@ class Exchange(Rule):
         """Count a promise."""
         attempt = self.attempt
         if attempt and (message.after, message.ballot) == (attempt.after, attempt.ballot):
+            self.core.work += len(message.accepted) // MAP_BYTES_OF_WORK
             if message.accepted and not may_follow(message.after, message.accepted):
                 return  # what it was bound by cannot be read here, and may be committed
             attempt.promises[sender] = message
@@ -304,7 +293,7 @@ class Exchange(Rule):
         if accepted := attempt.accepted:
             probe("exchange.adopted_accepted_map")
             attempt.proposed = accepted
-            self._propose()
+            propose(core, attempt)
             return
         if waiting:
             probe("exchange.left_out_the_silent")
@@ -331,6 +320,7 @@ class Exchange(Rule):
             return
         change = attempt.change(old, self.claims, self.core.map_hash)
         plan = yield from planning(old, change, self.core.affinity)
+        encoded = yield from topologies.encoding(plan.topology)
         if self.attempt is not attempt:
             probe("exchange.planned_in_vain")
             return
@@ -339,20 +329,12 @@ class Exchange(Rule):
             return  # nor may a new baseline be one whose majority is not here
         for note in plan.notes:
             self.core.note(note)
-        attempt.proposed = topologies.encode(plan.topology)
-        self._propose()
+        attempt.proposed = encoded
+        propose(self.core, attempt)
 
     def look_again(self) -> None:
         """Somebody that was waited for is suspected: perhaps all others have answered."""
         self._try_propose()
-
-    def _propose(self) -> None:
-        attempt, core = self.attempt, self.core
-        assert attempt is not None
-        assert attempt.proposed is not None
-        assert core.topology is not None
-        asked = tuple(n for n in core.topology.voters if n not in attempt.accepts)
-        core.send(asked, Propose(attempt.after, attempt.ballot, attempt.proposed))
 
     def on_accept(self, sender: NodeId, message: Accept) -> None:
         """Count an accept; a majority commits."""
@@ -365,13 +347,22 @@ class Exchange(Rule):
             probe("exchange.no_vote_in_this_life")
             return  # it may have forgotten what an earlier life promised, under this ballot or a higher one
         attempt.accepts[sender] = None
-        if sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
+        if not attempt.chosen and sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
+            attempt.chosen = True
             encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
             tell_commit(core, attempt, topology, encoded)
-            self.adopt(topology, encoded)
-            self.held_by = attempt.lasting(topology)
-            self.standing = attempt.ballot if self.held_by else None
-            self.all_hand_over, self.all_admit = attempt.known_to_all(topology)
+            self._take_chosen(attempt, topology, encoded)
+
+    def _take_chosen(self, attempt: Attempt, topology: Topology, encoded: bytes) -> None:
+        """Take the map that this node has had chosen, when it is known what it changes."""
+        if self.attempt is not attempt:
+            return  # an operator has forced another one meanwhile
+        if self.foresight.works_out(topology, lambda: self._take_chosen(attempt, topology, encoded)):
+            return
+        self.adopt(topology, encoded)
+        self.held_by = attempt.lasting(topology)
+        self.standing = attempt.ballot if self.held_by else None
+        self.all_hand_over, self.all_admit = attempt.known_to_all(topology)
 
     def on_refuse(self, sender: NodeId, message: Refuse) -> None:
         """Somebody promised a higher ballot: try again above it, a little later than whoever holds it."""
@@ -400,7 +391,7 @@ class Exchange(Rule):
         self.alarm.off()
         if self.draining is not None:
             self.try_report()
-        if attempt is None:
+        if attempt is None or attempt.chosen:
             return
         if core.attentive >= attempt.deadline:
             self._try_propose(late=True)
@@ -413,10 +404,10 @@ class Exchange(Rule):
             self._resend_at = core.now + core.settings.retransmit_ms * MS
             self.alarm.by(self._resend_at)
             if attempt.proposed is None:
-                self._announce()
-                ask_copies(self.core, attempt)
+                announce(core, attempt, self.claims)
+                ask_copies(core, attempt)
             else:
-                self._propose()
+                propose(core, attempt)
 
     def on(self, sender: NodeId, message: ToExchange) -> None:
         """Everything that is said about the exchange."""
@@ -443,6 +434,6 @@ class Exchange(Rule):
                 self.on_commit(sender, message)
             case AskMap(version):
                 if version < self.core.version:
-                    self.send_map(sender)
+                    send_map(self.core, sender)
             case _:
                 assert_never(message)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never, get_args
 
+from engine.cluster.behind import same_version
 from engine.cluster.exchange import Exchange
 from engine.cluster.steps import Steps
 from engine.messages import Drained, HandOver
@@ -150,7 +151,7 @@ class Handovers(Rule):
     def on_hand_over(self, sender: NodeId, message: HandOver) -> None:
         """Let nothing new begin, and say when nothing is under way."""
         core = self.core
-        if not self.exchange.same_version(sender, message.version) or core.frozen or not core.serving:
+        if not same_version(core, sender, message.version) or core.frozen or not core.serving:
             return
         if message.ballot < self.exchange.promised:
             probe("handover.refused_ballot")

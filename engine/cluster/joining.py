@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.cluster.behind import send_map
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
 from engine.cluster.names import Names
@@ -102,7 +103,7 @@ class Joining:
             return False
         self.detector.note_silent(sender, message.silent)
         if message.version < core.version or is_member(topology, candidate):
-            self.exchange.send_map(sender)
+            send_map(self.core, sender)
         if is_member(topology, candidate):
             return False
         core.task(Connect(message.node, message.address))  # each time: its last life may have asked from elsewhere

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import assert_never, get_args
 
+from engine.cluster.behind import send_map
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.exchange import Exchange
@@ -114,7 +115,7 @@ class Membership(Rule):
         if message.version < self.core.version:
             self.detector.note_silent(sender, message.silent)  # it may lack the map because it hears nobody
             if self.core.now - self._stepped_at >= self.core.settings.heartbeat_ms * MS:
-                self.exchange.send_map(sender)  # unless it was told of a light step just now
+                send_map(self.core, sender)  # unless it was told of a light step just now
             return
         if message.version == self.core.version:
             if self.detector.note_silent(sender, message.silent) and self.joining.asked:

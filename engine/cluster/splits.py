@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.turn.core import Core
-from rebalance.table import Topology
+from rebalance.table import Topology, split_from
 from wal.ids import NodeId, Version
 from wal.probe import probe
 
@@ -26,7 +26,21 @@ class Splits:
                 "the side that is to be given up, wipe it, and let it join"
             )
 
-    def is_of_another_cluster(self, node: NodeId, topology: Topology, consent: str) -> bool:
+    def follows(self, node: NodeId, topology: Topology, map_hash: int, consent: str) -> bool:
+        """Whether a newer map that a node tells is one of ours."""
+        if self._is_of_another_cluster(node, topology, consent):
+            return False
+        core = self.core
+        if core.topology is not None and split_from(topology, 0, core.version, core.map_hash):
+            self.note(node, topology.version, map_hash)
+            return False
+        return True
+
+    def goes_with(self, node: NodeId) -> None:
+        """The map of a node goes with ours, whatever it had before."""
+        self.found.pop(node, None)
+
+    def _is_of_another_cluster(self, node: NodeId, topology: Topology, consent: str) -> bool:
         """Whether a map is not for this node, which is in a cluster or has agreed to form one, of this id (`consent`)."""
         ours = self.core.topology
         if consent not in ("", topology.cluster):
@@ -39,7 +53,3 @@ class Splits:
         else:
             return False
         return True
-
-    def goes_with(self, node: NodeId) -> None:
-        """The map of a node goes with ours, whatever it had before."""
-        self.found.pop(node, None)

@@ -13,6 +13,7 @@ by it but who leads. Where something was accepted, and may be decided, a full ex
 
 from __future__ import annotations
 
+from engine.cluster.behind import same_version
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
 from engine.messages import Follows, LeadSteps, Refuse
@@ -120,7 +121,7 @@ class Standing:
     def on_lead_steps(self, sender: NodeId, message: LeadSteps) -> None:
         """Promise a ballot, unless an exchange is under way."""
         core, exchange = self.core, self.exchange
-        if not exchange.same_version(sender, message.version):
+        if not same_version(core, sender, message.version):
             return
         exchange.highest_seen = max(exchange.highest_seen, message.ballot.round)
         if message.ballot < exchange.promised:

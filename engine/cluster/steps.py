@@ -18,10 +18,11 @@ this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, assert_never, get_args
 
 from engine.cluster.attempt import Intent
+from engine.cluster.behind import same_version
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
 from engine.cluster.standing import Standing as StandingBallot
@@ -32,7 +33,7 @@ from rebalance import table as topologies
 from rebalance.coming import moving_in, worth_a_step
 from rebalance.ideal import finding_ideal
 from rebalance.lives import disk_of, may_vote
-from rebalance.ports import MS
+from rebalance.ports import MS, all_of
 from rebalance.rule import NewMap, Rule
 from rebalance.steps import (
     Step,
@@ -57,6 +58,8 @@ FOLLOWED_MS = 2_000
 """A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
 MOVING_OF_WORK = 32
 """So many partitions of a map are as much work to look at, whether their copies move, as one thing that is decided."""
+MADE_OF_WORK = 32
+"""And so many of a map that a step makes."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
@@ -110,7 +113,8 @@ class Steps(Rule):
         self._most = 0  # of these there were, since there were none
         self._resend_at = 0
         self._places: tuple[Places, bool] | None = None  # of groups that are to come: whether their places are known
-        self._made: _Made | None = None  # what the last step that was proposed makes of the map
+        self._read_last: Step | None = None  # of those that others have said,
+        self._made: _Made | None = None  # and what it makes of the map, if it fits
 
     # Coordinator.
 
@@ -326,7 +330,7 @@ class Steps(Rule):
     def on_propose(self, sender: NodeId, message: ProposeStep) -> None:
         """Put the map that a step makes on disk, unless a higher ballot was promised. Nothing stops."""
         core, exchange, step = self.core, self.exchange, message.step
-        if not exchange.same_version(sender, step.after):
+        if not same_version(core, sender, step.after):
             return
         if message.ballot < exchange.promised:
             probe("steps.refused_proposal")
@@ -335,49 +339,72 @@ class Steps(Rule):
         if core.topology is None or disk_of(core.topology, core.node) != core.allocation:
             probe("steps.no_vote_on_this_disk")
             return
-        if not self._fits(step):
+        if self._reads(step, lambda: self.on_propose(sender, message)):
+            return
+        made = self._what_it_makes(step)
+        if made is None:
             probe("steps.of_another_map")
             return
-        made = self._make(step)
         if not core.replica.maps.has_accepted(message.ballot, made.step):
             core.vote(r.Accepted(step.after, message.ballot, b"", made.step, topologies.hash_of(made.topology)))
             core.replica.maps.know_accepted(made.step, made.topology)
             self._foreseen(step.placements)
+            exchange.foresight.foresee(made.map)
         core.send(sender, AcceptStep(step.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
 
     def on_commit(self, sender: NodeId, message: CommitStep) -> None:
         """Take a committed step from the very map that is here; whoever has another asks for the whole."""
-        core, step = self.core, message.step
-        if step.after < core.version:
+        core, step, foresight = self.core, message.step, self.exchange.foresight
+        if step.after < core.version or self._reads(step, again := lambda: self.on_commit(sender, message)):
             return
-        if core.topology is None or not self._fits(step):
+        made = self._what_it_makes(step)
+        if made is None:
             core.send(sender, AskMap(core.version))
             return
+        if foresight.works_out(made.map, again):
+            return
         attempt = self._attempt
-        self._adopt(step)
+        self.exchange.adopt(made.map, made.topology, step=made.step)
         if attempt is not None and attempt.step == step:
             self._attempt = None
             self.ballot.goes_on(attempt.ballot)
 
-    def _fits(self, step: Step) -> bool:
-        """Whether it may be taken here; what was looked at when it was proposed is not looked at again."""
-        core = self.core
-        assert core.topology is not None
-        if self._made is not None and self._made.of == step:
-            return (step.after, step.map_hash) == (core.version, core.map_hash)
-        return fits(core.topology, core.map_hash, step)
+    def _reads(self, step: Step, go_on: Callable[[], None]) -> bool:
+        """Whether a step from this map is to be read, and that is much: then it goes on when that is done."""
+        foresight = self.exchange.foresight
+        if not foresight.is_large(self.core.topology) or not self._is_next(step) or self._is_read(step):
+            return False
+        foresight.read(self._read(step), go_on)
+        return True
 
-    def _adopt(self, step: Step) -> None:
-        made = self._make(step)
-        self.exchange.adopt(made.map, made.topology, step=made.step)
-
-    def _make(self, step: Step) -> _Made:
-        """The map that comes of a step; whoever accepts it will commit it next."""
-        assert self.core.topology is not None
-        if self._made is None or self._made.of != step:
-            topology = stepped(self.core.topology, step)
-            self._made = _Made(step, encode_step(step), topology, topologies.encode(topology))
+    def _what_it_makes(self, step: Step) -> _Made | None:
+        """The map that comes of a step; None if it may not be taken here. Whoever accepts it will commit it next."""
+        if not self._is_next(step):
+            return None
+        if not self._is_read(step):
+            all_of(self._read(step))
         return self._made
+
+    def _is_next(self, step: Step) -> bool:
+        core = self.core
+        return core.topology is not None and (step.after, step.map_hash) == (core.version, core.map_hash)
+
+    def _is_read(self, step: Step) -> bool:
+        """What was read when it was proposed is not read again."""
+        return self._read_last is step or (self._made is not None and self._made.of == step)
+
+    def _read(self, step: Step) -> Generator[int, None, None]:
+        """Look whether a step from this map fits, and find out what it makes of it."""
+        topology = self.core.topology
+        assert topology is not None
+        self._read_last, self._made = step, None
+        if not fits(topology, self.core.map_hash, step):
+            return
+        yield 1
+        made = stepped(topology, step)
+        yield len(made.placements) // MADE_OF_WORK
+        encoded = yield from topologies.encoding(made)
+        self._made = _Made(step, encode_step(step), made, encoded)
 
     # Time.
 

@@ -45,7 +45,7 @@ from rebalance.going import all_stay
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
 from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
-from rebalance.placing import place_all, what_changed
+from rebalance.placing import what_changed
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.stability import Stability
@@ -54,9 +54,8 @@ from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NodeId
 
-READ_OF_WORK = 2
-"""So many partitions of a map that takes effect are as much work as one thing that is decided: all are decoded and
-compared, whatever it says of them."""
+TAKEN_OF_WORK = 4
+"""So many partitions of a map that takes effect are as much work as one thing that is decided, whatever it says of them."""
 SWITCHED_OF_WORK = 8
 """And so many of which it says something else."""
 EVICT_WORK = 500
@@ -219,16 +218,12 @@ class Machines:
         """Let a new map take effect on all rules, in their order. `still`: this node had stopped for an exchange."""
         core = self.core
         light = core.serving and not still and core.fence == topology.fenced and all_stay(core.topology, topology)
-        before, served, member = core.topology, core.serving, topology.member(core.node)
+        before, placed = core.topology, self.exchange.foresight.take(topology)
         core.adopt(topology)
-        core.serving = (
-            member is not None and member.incarnation == core.incarnation and member.allocation == core.allocation
-        )
-        known = len(core.local)  # one group after the other, and none goes
-        core.local += [LocalPartition(n, p) for n, p in enumerate(topology.placements[known:], known)]
-        anew, node = core.serving != served or not known, core.node if core.serving else None
+        core.serving = core.is_listed_by(topology)
+        core.local += placed.added
         self._groups = {}
-        new = place_all(core.local, topology, node, self._group, anew=anew, light=light, known=known)
+        new = placed.take(self._group, light=light)
         if light:
             core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in new.left)
         self._keep_all()
@@ -238,7 +233,7 @@ class Machines:
             core.reign = topology.version
         members, changes = ", ".join(m.node for m in topology.members), what_changed(before, topology, new)
         core.note(f"topology {topology.version}: {members}{f' ({changes})' if changes else ''}")
-        core.work += len(topology.placements) // READ_OF_WORK + len(new.moved) // SWITCHED_OF_WORK
+        core.work += len(topology.placements) // TAKEN_OF_WORK + len(new.moved) // SWITCHED_OF_WORK
         for takes_effect, _ in (self.order_of_handovers if handed else self.order_of_steps) if light else self.order:
             takes_effect(new)
 
@@ -364,6 +359,7 @@ class Machines:
         while moved and work < EVICT_WORK and core.serving:
             local = moved.popleft()
             if local.role is Role.NONE and not local.placement.lost and local.number in core.replica.partitions:
+                work += 1
                 for namespace in list(core.replica.partition(local.number).fragments):
                     work += 1
                     core.log(r.FragmentClear(namespace, local.number, "the copy moved away", True))

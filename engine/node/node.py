@@ -17,7 +17,7 @@ from engine.messages import KINDS as MESSAGES
 from engine.messages import (
     Message,
 )
-from engine.messages.cluster import ToExchange
+from engine.messages.cluster import ToExchange, ToSteps
 from engine.node.admin import Administration
 from engine.node.machines import Machines
 from engine.protocol.limits import problem_with
@@ -350,6 +350,8 @@ class Node(Machines):
     def _message_handlers(self) -> dict[type[Message], Callable[..., None]]:
         handlers = {kind: rule.on for rule in self.rules for kind in rule.takes}
         handlers |= dict.fromkeys(get_args(ToExchange), self._on_exchange)
+        in_order = self.exchange.foresight.in_order
+        handlers |= {kind: in_order(handlers[kind]) for kind in (*get_args(ToExchange), *get_args(ToSteps))}
         assert set(handlers) == set(MESSAGES), "every message has its machine"
         return handlers
 

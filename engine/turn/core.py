@@ -123,6 +123,11 @@ class Core:
         """The committed topology version."""
         return version_of(self.topology) if self.topology else NO_VERSION
 
+    def is_listed_by(self, topology: Topology) -> bool:
+        """Whether a map lists this very life."""
+        member = topology.member(self.node)
+        return member is not None and (member.allocation, member.incarnation) == (self.allocation, self.incarnation)
+
     def adopt(self, topology: Topology) -> None:
         """This map is committed."""
         self.topology, self.version_number = topology, topology.version.number

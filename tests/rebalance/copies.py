@@ -37,7 +37,7 @@ from rebalance.messages import (
 from rebalance.migrations import NOT_ORDERED
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition, Role
-from rebalance.placing import place_all
+from rebalance.placing import Placed
 from rebalance.ports import MS, CloseHistory, HistoryRead, HistoryTask, OpenHistory, Operation, ReadHistory, Shipped
 from rebalance.promotion import Promotion
 from rebalance.stability import Stability
@@ -346,11 +346,11 @@ class Copy:
     def switch(self, topology: Topology) -> None:
         """A new map, in the order in which a node lets it take effect."""
         self.topology = topology
-        first = not self.local
-        if first:
-            self.local = [LocalPartition(n, p) for n, p in enumerate(topology.placements)]
-        count = len(self.local)
-        new = place_all(self.local, topology, self.node, self._group, anew=first, light=False, known=count)
+        placed = Placed(self.local, topology, self.node, anew=not self.local)
+        while not placed.is_found:
+            placed.look_on()
+        self.local += placed.added
+        new = placed.take(self._group, light=False)
         self.supply.switch(new)
         for local in self.local:
             self._group(local)

@@ -35,8 +35,10 @@ MANY, TOGETHER = 64, 8
 BYTE_NS = 1
 ROW_NS = 2_000
 """A row that is read from the store."""
-PLACE_NS = 5_000
-"""A partition, when a map takes effect: it is decoded, compared, grouped."""
+LOOKED_NS, CHANGED_NS = 1_000, 4_000
+"""A partition that is looked at to find out what a map changes, and one of which it says something else."""
+TAKEN_NS = 1_000
+"""And one of a map that takes effect: each has heard of it then, and every rule."""
 STATE_NS = 5_000
 """A state of a fragment or a partition that is encoded for a checkpoint."""
 KEPT_NS = 1_000
@@ -76,19 +78,25 @@ class Modelled:
         before = store.read if isinstance(store, CountingStore) else 0
         changes = node.core.replica.changes
         encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(store) + changes.encoded_bytes
+        foresight = node.exchange.foresight
+        looked, changed = foresight.looked, foresight.changed
         handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         encoded, kept = changes.encoded - encoded, changes.encoded_entries - kept
         weighed = _bytes_read(store) + changes.encoded_bytes - weighed
-        states, partitions = encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS, len(node.core.local)
-        cost = price(events, effects, rows, partitions) + states
-        if cost > TURN_MS_MAX * MS and (turn := price(once(events), effects, rows, partitions) + states) > TURN_MS_MAX * MS:
+        looked, changed = foresight.looked - looked, foresight.changed - changed
+        found = looked * LOOKED_NS + changed * CHANGED_NS
+        found += encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS
+        partitions = len(node.core.local)
+        cost = price(events, effects, rows, partitions) + found
+        if cost > TURN_MS_MAX * MS and (turn := price(once(events), effects, rows, partitions) + found) > TURN_MS_MAX * MS:
             raise Violation(
                 "turn",
                 f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
                 f"{rows} rows and {weighed} bytes read or encoded, {encoded} states with {kept} entries, "
+                f"{looked} partitions looked at and {changed} changed, "
                 f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
@@ -190,7 +198,7 @@ def price(events: Sequence[Event], effects: Effects, rows: int, partitions: int)
         for targets, _ in sends:
             messages += len(targets)
     maps = sum(type(record) is Committed for record in effects.log)
-    return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * PLACE_NS
+    return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * TAKEN_NS
 
 
 _LOOKS: dict[type, Look | None] = {}

@@ -296,6 +296,7 @@ def _live(
         speed = Speed(sync=sync, jitter=jitter, slowness=draw.choice([1, 1, 1, 1, 4]))
         world.add_machine(name, speed=speed, lmdb=lmdb)
     oracles = watch(world)
+    world.large_map = 0 if shape.partitions else None
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)

@@ -73,6 +73,7 @@ class World:
         )  # copies that an operator wants taken anew, by node and partition
         self.rotten = Rotten()
         self.meaningless: dict[TxId, None] = {}  # ids under which different things may have been asked
+        self.large_map: int | None = None  # every map of more partitions is read and worked out in pieces
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant
@@ -232,6 +233,8 @@ class World:
     def machine_started(self, machine: Machine) -> None:
         """A process runs."""
         self.trace.add(self.now, "world", machine.name, "", f"starts, life {machine.boot}")
+        if self.large_map is not None and machine.node is not None:
+            machine.node.exchange.foresight.large = self.large_map
         if self._plant is not None:
             self._plant(machine)
         for watcher in self.watchers.started:
