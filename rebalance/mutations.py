@@ -11,6 +11,7 @@ too late to know, a fragment is compared instead (`rebalance.leaves`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 
@@ -26,6 +27,8 @@ KEY_WEIGHS = 170
 KEYS_AT_ONCE = 1_000
 KEYS_OF_WORK = 16
 """So many keys that are remembered, or looked through, are as much work as a row."""
+FREED_WORK = 100
+"""Of work is what is forgotten in one piece."""
 LOOKED_AT_ONCE = 200
 LOOKED_OF_WORK = 8
 """So many fragments, or partitions, that are looked at."""
@@ -54,6 +57,7 @@ class Mutations:
         self._moving: dict[int, None] = {}  # where it was not, in this life
         self._away: dict[int, Mapping[NodeId, None]] = {}  # of these partitions, who was in sync and is not
         self._known: dict[int, dict[Namespace, Changed | None]] = {}  # None: they were too many
+        self._forgotten: deque[dict[Namespace, Changed | None]] = deque()
         self._here: tuple[object, ...] = ()  # members and baseline of the last map
         self._unlooked: dict[int, object] = {}  # of those where somebody is away, where nobody has looked who is so still
         self._looking = False
@@ -127,9 +131,25 @@ class Mutations:
             self._moving[local.number] = None
 
     def _forget(self, number: int) -> None:
+        """Nobody is away from a partition any more, or nobody asks this node. Of all at once it may be very much."""
         self._away.pop(number, None)
-        for known in self._known.pop(number, {}).values():
-            self.bytes -= known.bytes if known is not None else 0
+        if (known := self._known.pop(number, None)) is not None:
+            if not self._forgotten:
+                self._core.put_off(self._free)
+            self._forgotten.append(known)
+
+    def _free(self) -> None:
+        """Free the next of what was forgotten; till then it weighs what it did."""
+        work = 0
+        while self._forgotten and work < FREED_WORK:
+            for changed in self._forgotten.popleft().values():
+                work += 1
+                if changed is not None:
+                    self.bytes -= changed.bytes
+                    work += len(changed.keys) // KEYS_OF_WORK
+        self._core.work += work
+        if self._forgotten:
+            self._core.put_off(self._free)
 
     # What a checkpoint takes down.
 

@@ -27,7 +27,7 @@ from wal.ids import Fragment, Namespace, NodeId
 NOT_WHOLE = 0
 """Of a copy that is loading, or that is doubted, in any of its fragments."""
 MASK = (1 << 64) - 1
-SUMMED_OF_WORK = 15
+SUMMED_OF_WORK = 8
 """So many fragments that are summed up are as much work as one thing that is decided."""
 COMPARED_OF_WORK = 10
 """And so many partitions, the sums of whose copies are compared."""

@@ -134,7 +134,8 @@ class Pace:
         slow = dict.fromkeys(c for _, c in pairs if topology.aside.get(c, 0) > 0)
         if not slow:
             return pairs
-        known = dict.fromkeys((p.owners[0], n) for p in topology.placements for n in p.in_sync if n in slow and not p.lost)
+        alike = dict.fromkeys([(p.owners[0], p.in_sync) for p in topology.placements if not p.lost])
+        known = dict.fromkeys((primary, n) for primary, in_sync in alike for n in in_sync if n in slow)
         return [(p, c) for p, c in pairs if (p, c) not in known or c in self._mute.get(p, ())]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rebalance.choice import Amount, Choice, Kind, choose
 from rebalance.messages import Have
-from rebalance.mutations import KEY_WEIGHS, LOOKED_AT_ONCE, LOOKED_OF_WORK, Mutations
+from rebalance.mutations import FREED_WORK, KEY_WEIGHS, LOOKED_AT_ONCE, LOOKED_OF_WORK, Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import Above, Node
 from rebalance.rule import NewMap
@@ -179,6 +179,29 @@ def test_who_is_away_from_very_many_partitions_is_looked_up_in_pieces() -> None:
             node.later.pop()()
             assert node.work - before <= LOOKED_AT_ONCE // LOOKED_OF_WORK
         assert (pieces, len(mutations)) == (2_000 // LOOKED_AT_ONCE, remembered)
+
+
+def test_what_was_remembered_of_very_many_fragments_is_forgotten_in_pieces() -> None:
+    """The node that remembers is itself no copy any more, of anything: its turn has enough to do."""
+    node = Bare(300)
+    mutations = Mutations(cast("Node", node))
+    node.map(mutations, "n1", "n2", "n3")
+    list(mutations.remember(cast("Above", SimpleNamespace(since={}))))
+    node.map(mutations, "n1", "n2")
+    names = [(f"ns{at}", number) for number in range(300) for at in range(16)]
+    rows = {name: {b"k": SimpleNamespace(counter=1)} for name in names}
+    list(mutations.remember(cast("Above", SimpleNamespace(since=dict.fromkeys(names, 0), rows=rows, cleared=()))))
+    assert mutations.bytes > len(names) * KEY_WEIGHS
+    node.later.clear()
+    node.map(mutations, "n1")
+    weighed, pieces = mutations.bytes, 0
+    assert weighed, "nothing is freed yet"
+    while node.later:
+        before, pieces = node.work, pieces + 1
+        node.later.pop()()
+        assert node.work - before <= FREED_WORK + 16
+    assert (mutations.bytes, len(mutations)) == (0, 0)
+    assert pieces > len(names) // (FREED_WORK + 16)
 
 
 def test_a_history_that_parts_is_undone_first() -> None:
