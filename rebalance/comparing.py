@@ -33,8 +33,6 @@ from wal.ids import Fragment, Namespace, NodeId
 from wal.probe import probe
 
 ROWS_AT_ONCE = 500
-FRAGMENTS_OF_WORK = 2
-"""So many fragments of which one asks what they contain are as much work as one thing that is decided."""
 RANGES_MAX = 64
 """With more gaps than this a copy is in no state to be compared."""
 
@@ -59,7 +57,7 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
     if any(f.loading or f.suspects or len(f.counter.ranges) > RANGES_MAX for f in fragments.values()):
         told(None)
         return
-    core.work += len(fragments) // FRAGMENTS_OF_WORK
+    core.work += len(fragments)
     walks: list[tuple[Contents, Callable[[], Walk | None]]] = []
     for fragment in fragments.values():
         if changed_max is not None and core.replica.store.changed(fragment.name) > changed_max:
@@ -99,7 +97,7 @@ def contents_now(core: Node, partition: int, *, most: int = AT_ONCE) -> list[Con
         if digest is None:
             return None
         found.append(Contents(name, fragment.counter.lwm, [], digest, fragment.digest))
-    core.work += len(fragments) // FRAGMENTS_OF_WORK
+    core.work += len(fragments)
     return found
 
 

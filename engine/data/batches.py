@@ -98,10 +98,11 @@ def regroup(
 def pieces_again(
     regrouped: Mapping[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]],
     large_in: Callable[[Sequence[r.Record]], list[r.Write]],
+    done: int,
 ) -> Iterator[tuple[list[Shipped], Receivers, dict[NodeId, None], bool, bool, bool]]:
     """What goes together once more: to whom, who has answered, whether it counts, and is large; and whether it is left to
-    be sent in later turns, because of what was before it this one has enough to send."""
-    said = 0
+    be sent in later turns, because of what was before it this one, which has `done` so much, has enough to send."""
+    said = done
     for (receivers, acked, counts), operations in regrouped.items():
         large = [] if counts else [o for o in operations if large_in(o.records)]
         for piece, work in batches_of([o for o in operations if o not in large] if large else operations):

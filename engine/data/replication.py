@@ -302,7 +302,7 @@ class Replication(Rule):
         core.work += len(everywhere)
         for operation in everywhere:
             operation.counted()
-        for piece in pieces_again(regrouped, self._large_in):
+        for piece in pieces_again(regrouped, self._large_in, core.work):
             self._dispatch(*piece)
 
     # Copies.
