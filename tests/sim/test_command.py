@@ -13,7 +13,7 @@ from tests.sim.__main__ import main
 from tests.sim.machine import Machine
 from tests.sim.run import run_seed
 
-QUIET = ["--rate", "checkpoint=1", "--rate", "reset=1"]
+QUIET = ["--rate", "checkpoint=1", "--rate", "reset=1", "--storm", "1"]
 
 
 def claim_too_much(machine: Machine) -> None:
@@ -59,7 +59,7 @@ def test_a_failing_seed_prints_commit_options_story_and_the_command_that_plays_i
     assert "; faults: checkpoint, reset\n" in said
     assert "\n  store-ahead: n2 " in said
     assert "; its story:\n     " in said
-    assert "\n  again: python -m tests.sim run --seed 10 --rate checkpoint=1 --rate reset=1 -v\n" in said
+    assert "\n  again: python -m tests.sim run --seed 10 --rate checkpoint=1 --rate reset=1 --storm 1 -v\n" in said
     assert said.endswith("failing seeds: 10\n1 of 1 seeds done, 0 left, 1 failed\n")
 
 
@@ -99,7 +99,7 @@ def test_a_long_run_goes_on_where_its_last_part_ended(tmp_path: Path, capsys: py
 
 
 def test_what_is_turned_is_what_the_seed_has(capsys: pytest.CaptureFixture[str]) -> None:
-    turned = ["--nodes", "5", "--backups", "1", "--density", "2", "--storm", "1"]
+    turned = ["--nodes", "5", "--backups", "1", "--density", "2"]
     assert main(["run", "--seed", "10", *QUIET, *turned], plant=claim_too_much) == 1
     said = capsys.readouterr().out
     assert "5 nodes, " in said
