@@ -88,13 +88,14 @@ def test_a_line_that_never_comes_is_a_failure_that_says_so() -> None:
     with subprocess.Popen(endless_one, stdin=-1, stdout=-1, text=True) as process, waiting(process, "end"):
         with pytest.raises(AssertionError, match=r"hangs: after 0\.05 s there was no sign of life"):
             next_line(process, "sign of life", 0.05)
-        assert process.wait(5) == -9
+        assert process.wait(PATIENCE_SECONDS) == -9
 
 
 def test_what_is_run_in_the_background_hears_an_interrupt() -> None:
     """A shell has its background jobs ignore SIGINT, and so would all that they start."""
     heard = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
-    code = f"import subprocess, sys, tests.conftest; subprocess.run([sys.executable, '-c', {heard!r}], timeout=60)"
+    run = f"subprocess.run([sys.executable, '-c', {heard!r}], timeout={PATIENCE_SECONDS})"
+    code = f"import subprocess, sys, tests.conftest; {run}"
     told = subprocess.run(
         ["bash", "-c", 'trap "" INT; "$@"', "-", sys.executable, "-c", code],
         cwd=ROOT,

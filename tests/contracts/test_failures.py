@@ -43,10 +43,15 @@ def settled(ask: Callable[[], T]) -> T:
                 raise
 
 
+def connected(node: Node, seconds: float) -> engine.Database:
+    """Who waits for so long for an answer; the node may be slow to give the first one."""
+    return settled(lambda: engine.connect(node.address, timeout=seconds))
+
+
 def test_a_lost_answer_is_unknown_and_its_id_tells(tmp_path: Path) -> None:
-    with nodes(tmp_path, "n1") as [node], engine.connect(node.address, timeout=2.0) as db:
+    with nodes(tmp_path, "n1") as [node], connected(node, 2.0) as db:
         ns = db.namespace("ns")
-        ns.put(b"a", b"1")
+        settled(lambda: ns.put(b"a", b"1"))
         writes: list[Callable[[], object]] = [
             lambda: ns.put(b"a", b"2"),
             lambda: ns.delete(b"a"),
@@ -66,26 +71,31 @@ def test_a_lost_answer_is_unknown_and_its_id_tells(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_was_not_answered_is_all_or_nothing_as_its_status_says(tmp_path: Path) -> None:
-    with nodes(tmp_path, "n1") as [node], engine.connect(node.address, timeout=2.0) as db:
+    with nodes(tmp_path, "n1") as [node], connected(node, 2.0) as db:
         ns = db.namespace("ns")
         keys = [b"k%d" % at for at in range(20)]
-        tx = db.transaction()
-        tx.namespace(ns).put_many(dict.fromkeys(keys, b"1"))
+
+        def begun() -> engine.Transaction:
+            tx = db.transaction()
+            tx.namespace(ns).put_many(dict.fromkeys(keys, b"1"))
+            return tx
+
+        tx = settled(begun)
         with silent(node), pytest.raises(engine.CommitUnknown) as caught:
             tx.commit()
         assert caught.value.tx_id == tx.id
         status = settled(lambda: db.transaction_status(tx.id))
         found = settled(lambda: ns.get_many(keys))
         assert found == (dict.fromkeys(keys, b"1") if status == "committed" else {})
-        assert db.transaction_status(tx.id) == status, "an answer stays true"
+        assert settled(lambda: db.transaction_status(tx.id)) == status, "an answer stays true"
 
 
 def test_a_minority_refuses_and_goes_on_by_itself_when_it_is_healed(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", "n2", "n3") as [first, second, third]:
-        with engine.connect(first.address, timeout=3.0) as db:
+        with connected(first, 3.0) as db:
             ns = db.namespace("ns")
             keys = [b"k%d" % at for at in range(64)]
-            ns.put_many(dict.fromkeys(keys, b"1"))
+            settled(lambda: ns.put_many(dict.fromkeys(keys, b"1")))
             topology = db._native.session.router.topology
             assert topology is not None
             mine = next(k for k in keys if topology.placements[partition_of(k, topology.partitions)].primary == "n1")

@@ -13,6 +13,7 @@ import pytest
 
 import engine
 from engine import aio, api, errors
+from tests.support.patience import PATIENCE_SECONDS
 
 PAIRS = [
     (api.Database, aio.Database),
@@ -229,9 +230,9 @@ def test_a_call_that_waits_ends_when_the_database_is_closed(tmp_path: Path) -> N
     async def story() -> None:
         db = await aio.open(tmp_path / "node", partitions=1)
         ns = db.namespace("ns")
-        async with db.transaction(timeout=60) as holder:
+        async with db.transaction(timeout=PATIENCE_SECONDS) as holder:
             await holder.namespace(ns).put(b"a", b"1")
-            other = db.transaction(lock_timeout=50)
+            other = db.transaction(lock_timeout=PATIENCE_SECONDS)
             waiting = asyncio.create_task(other.namespace(ns).get(b"a"))
             await asyncio.sleep(0.02)
             assert not waiting.done()
@@ -240,7 +241,7 @@ def test_a_call_that_waits_ends_when_the_database_is_closed(tmp_path: Path) -> N
                 await waiting
             await holder.rollback()
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
 def test_what_belongs_to_its_process_is_neither_copied_nor_sent(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.crash.journal import Journal
 from tests.crash.load import Load
 from tests.crash.processes import Cluster, eventually
 from tests.crash.run import check_directories
+from tests.support.patience import PATIENCE_SECONDS
 from tools.local_cluster import NodeProcess
 
 FAILING = "n2"
@@ -45,7 +46,7 @@ async def _break_and_repair(cluster: FailingCluster, journal: Journal, trouble: 
         try:
             await _more(load)
             cluster.control.write_text(trouble, encoding="ascii")
-            ended = await cluster.node(FAILING).ended(60.0)
+            ended = await cluster.node(FAILING).ended(PATIENCE_SECONDS)
             assert ended, f"the node runs on with a disk that is {trouble}"
             await _more(load)
             code = cluster.node(FAILING).exit_code

@@ -273,14 +273,14 @@ def test_what_an_operator_orders_is_done_when_it_is_meant(tmp_path: Path) -> Non
         assert (stopped.returncode, stopped.stdout) == (0, "stopped n1,n2,n3\n"), stopped.stderr
         assert [node.ended() for node in (first, second, third)] == [0, 0, 0]
     with again(tmp_path, "n1", "n2") as (first, second):  # the machine of n3 burns
-        with engine.connect(first.address, timeout=60) as database:
+        with engine.connect(first.address, timeout=PATIENCE_SECONDS) as database:
             assert len(database.namespace("acc", codec="str")) == 100
         second.kill()
         alone = foreshore("cluster", "recover", first.address, "--nodes", "n1", "--force")
         while "a majority of" in alone.stderr or "n2 is here too" in alone.stderr:
             alone = foreshore("cluster", "recover", first.address, "--nodes", "n1", "--force")
         assert (alone.returncode, "goes on with n1, without n2, n3" in alone.stdout) == (0, True), alone.stderr
-        with engine.connect(first.address, timeout=60) as database:
+        with engine.connect(first.address, timeout=PATIENCE_SECONDS) as database:
             assert len(database.namespace("acc", codec="str")) == 100
 
 

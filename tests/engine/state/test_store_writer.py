@@ -179,8 +179,8 @@ def test_when_its_parent_dies_nothing_of_it_is_written(tmp_path: Path) -> None:
     parts = [frame(part) for part in parts_of(image(2, 3_000))]
     process.stdin.write(b"".join(parts[:-1]))
     process.stdin.close()
-    store = LmdbStore(path, patience_seconds=60)
-    assert process.wait(60) == 1
+    store = LmdbStore(path, patience_seconds=PATIENCE_SECONDS)
+    assert process.wait(PATIENCE_SECONDS) == 1
     assert process.stdout.read() == b""
     assert store.load().lsn == 1
     assert len(store.scan(ACC, b"", 10_000)) == 100
