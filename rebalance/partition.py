@@ -182,6 +182,9 @@ class Fragments(Mapping[Fragment, FragmentState]):
         state = self._partitions.get(name[1])
         return default if state is None else state.fragments.get(name[0], default)
 
+    def __contains__(self, name: Any) -> bool:
+        return self.get(name) is not None
+
     def __getitem__(self, name: Fragment) -> FragmentState:
         return self._partitions[name[1]].fragments[name[0]]
 

@@ -99,6 +99,10 @@ class Layer(Generic[E]):
         """All rows, to be looked at; also in another thread, once nothing is written here any more."""
         return _Rows(self)
 
+    def has(self, fragment: Fragment) -> bool:
+        """Whether it has rows of a fragment, open or packed."""
+        return fragment in self.opened or fragment in self.packed
+
     def pack(self, fragment: Fragment) -> None:
         """Nothing comes to a fragment for now."""
         rows = self.opened.get(fragment)
@@ -222,12 +226,16 @@ class _Rows(Mapping[Fragment, Mapping[bytes, E]]):
     def __init__(self, layer: Layer[E]) -> None:
         self._layer = layer
 
+    def get(self, fragment: Fragment, default: Any = None) -> Any:
+        """The rows of one, without an error that nobody hears where there are none."""
+        return self[fragment] if self._layer.has(fragment) else default
+
     def __getitem__(self, fragment: Fragment) -> Mapping[bytes, E]:
         rows = self._layer.look(fragment)
         return rows if rows is not None else self._layer.opened[fragment]  # where another thread has just opened it
 
     def __contains__(self, fragment: object) -> bool:
-        return fragment in self._layer.opened or fragment in self._layer.packed
+        return self._layer.has(fragment)  # type: ignore[arg-type]  # a mapping is asked for anything
 
     def __iter__(self) -> Iterator[Fragment]:
         opened, packed = self._layer.opened, self._layer.packed
@@ -244,9 +252,11 @@ def merged(sources: list[list[tuple[bytes, T]]], limit: int, *, down: bool) -> t
 
     Each source was asked for `limit` rows: the others may have more only before the last one of those who gave as many.
     """
-    full = [rows[-1][0] for rows in sources if len(rows) == limit]
-    last = (max(full) if down else min(full)) if full else None
     there = [rows for rows in sources if rows]
+    if not there:
+        return [], None  # how it mostly is: of each partition that is looked into few have anything
+    full = [rows[-1][0] for rows in there if len(rows) == limit]
+    last = (max(full) if down else min(full)) if full else None
     if len(there) == 1:
         found = there[0]
     else:

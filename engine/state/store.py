@@ -317,7 +317,7 @@ class LayeredStore:
         there: list[Layer[Entry]] = []
         work = 0
         for layer in self.layers:
-            if fragment in layer.rows:
+            if layer.has(fragment):
                 new = layer.put_in_order(fragment, SORTED_MAX)
                 if new > SORTED_MAX:
                     return None

@@ -138,7 +138,9 @@ class MemoryStore:
         return found
 
     def _some(self, fragment: Fragment, start: bytes, limit: int, *, down: bool) -> list[Row]:
-        rows = self._rows.get(fragment, _NO_ROWS)
+        rows = self._rows.get(fragment)
+        if rows is None:
+            return []
         return rows.down(start, limit) if down else rows.up(start, limit)
 
     def digests(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:

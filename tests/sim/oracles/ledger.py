@@ -64,6 +64,8 @@ class Ledger(Oracle):
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node decided something."""
+        if not effects.log:
+            return
         ends = [record for record in effects.log if type(record) is Outcome]
         new = [record for record in ends if record.tx not in self.outcomes]
         for unlogged in [unlogged for name, unlogged in self._unlogged.items() if name != machine.name]:
