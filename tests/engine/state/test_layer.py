@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from engine.state.layer import PACKED_BYTES, PACKED_ROWS, Layer
-from engine.state.store import Entry
+from engine.state.layer import _OPENED, PACKED_BYTES, PACKED_ROWS, Layer
+from engine.state.rows import has_none_of
+from engine.state.store import CheckpointImage, Entry, LayeredStore
+from engine.state.store_memory import MemoryStore
+from rebalance.by_fragment import ByFragment
 from tests.support.weight import weight
 from wal.ids import Fragment
 
@@ -94,3 +99,126 @@ def test_small_rows_that_are_packed_take_little_more_than_their_bytes() -> None:
     after = weight([layer]) // len(fragments)
     assert before > 300
     assert after < 220
+
+
+class _Watched(ByFragment[int]):
+    """Where the rows of a layer are, while another thread reads them."""
+
+    def __init__(self, layer: Layer[Entry]) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __setitem__(self, name: Fragment, value: int) -> None:
+        assert value != _OPENED or name in self.layer.opened, "for a moment its rows are nowhere"
+        super().__setitem__(name, value)
+
+
+def test_rows_are_opened_before_they_are_packed_no_more() -> None:
+    layer = Layer(Entry)
+    layer.packed = _Watched(layer)
+    layer.begin(ACC).update(rows_of(1))
+    layer.pack(ACC)
+    assert layer.open(ACC) == rows_of(1)
+
+
+def test_who_reads_rows_meets_them_though_they_are_opened_just_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread opens them when it was seen that they are not open, and not yet where they are packed."""
+    layer, unpacked = layer_of(rows_of(2)), Layer._unpacked
+    opening: list[None] = [None]
+
+    def meanwhile(self: Layer[Entry], fragment: Fragment) -> dict[bytes, Entry] | None:
+        if opening:
+            opening.pop()
+            self.open(fragment)
+        return unpacked(self, fragment)
+
+    monkeypatch.setattr(Layer, "_unpacked", meanwhile)
+    assert layer.rows[ACC] == rows_of(2)
+    assert not opening
+
+
+KEYS = [b"k%d" % at for at in range(6)]
+
+
+def _got(store: LayeredStore) -> list[Entry | None]:
+    return [store.get(ACC, key) for key in KEYS]
+
+
+def _counted(store: LayeredStore) -> int | None:
+    store.look_below(ACC, 99)
+    return store.count(ACC)
+
+
+def _summed_up(store: LayeredStore) -> int | None:
+    walk = store.walk(ACC)()
+    assert walk is not None
+    while not walk.done:
+        walk.step(99)
+    return store.walked(ACC, walk)
+
+
+def _put(store: LayeredStore) -> list[Entry | None]:
+    store.put(ACC, b"k3", Entry(2, 9, b"put"))
+    return _got(store)
+
+
+def _deleted(store: LayeredStore) -> list[Entry | None]:
+    store.set(ACC, b"k2", Entry(2, 9, None))
+    return _got(store)
+
+
+def _changed_together(store: LayeredStore) -> list[Entry | None]:
+    rows, _ = store.layer_of(ACC)
+    rows[b"k5"] = Entry(2, 9, b"more")
+    return _got(store)
+
+
+def _cleared(store: LayeredStore) -> list[Entry | None]:
+    store.clear(ACC)
+    return _got(store)
+
+
+READS: dict[str, Callable[[LayeredStore], object]] = {
+    "get": _got,
+    "page": lambda store: store.page(ACC, b"", 9).rows,
+    "down": lambda store: store.page(ACC, b"z", 9, down=True).rows,
+    "digests": lambda store: store.digests(ACC, b"", 9).found,
+    "keys": lambda store: store.keys(ACC, b"", 9).found,
+    "count": _counted,
+    "least": lambda store: store.least(ACC),
+    "walk": _summed_up,
+    "changed": lambda store: store.changed(ACC),
+    "below": lambda store: list(map(store.below(ACC), KEYS)),
+    "as-frozen": lambda store: list(map(store.as_frozen(ACC), KEYS)),
+    "none-of": lambda store: [has_none_of(store, ACC, [key]) for key in KEYS],
+    "put": _put,
+    "delete": _deleted,
+    "together": _changed_together,
+    "clear": _cleared,
+}
+
+
+def _store(*, frozen: bool, packed: bool) -> LayeredStore:
+    """Two rows in a checkpoint; one of them is overwritten since, and another one is new."""
+    store = LayeredStore(MemoryStore())
+    for at in (1, 2):
+        store.put(ACC, KEYS[at], Entry(1, at, b"old"))
+    cleared, rows = store.freeze()
+    store.base.write(CheckpointImage(1, {}, {ACC: b"state"}, {}, cleared, rows))
+    store.thaw()
+    for at in (2, 4):
+        store.put(ACC, KEYS[at], Entry(1, at + 1, b"new"))
+    if packed:
+        store.pack(ACC)
+        assert ACC not in store.layers[0].opened
+    if frozen:
+        store.freeze()
+    return store
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["active", "frozen"])
+@pytest.mark.parametrize("read", READS)
+def test_whatever_is_asked_of_packed_rows_is_answered_as_if_they_were_open(read: str, frozen: bool) -> None:
+    expected = READS[read](_store(frozen=frozen, packed=False))
+    assert READS[read](_store(frozen=frozen, packed=True)) == expected
+    assert expected is not None
