@@ -85,6 +85,9 @@ class Connection:
     def ask(self, requests: list[Request]) -> None:
         """Requests leave for the node."""
         network, name = self.client.world.network, self.client.name
+        if self.client.listener is None:
+            for request in requests:
+                self.client.world.said.hear(request)
         if network.rules:
             requests = [
                 r for r in requests if not network.catches(name, self.machine.name, r, r, partial(self._send_up, [r]))

@@ -150,6 +150,9 @@ def sum_up(found: Sequence[Result]) -> None:
     small = [r.seed for r in found if r.shape.small and not r.shows_enough]
     little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or answers, or {KINDS_MIN} kinds of faults"
     print(f"{little}: {', '.join(map(str, small)) or 'none'}")
+    spoken = [dict.fromkeys(result.unsaid) for result in found]
+    unsaid = [name for name in spoken[0] if all(name in each for each in spoken)] if spoken else []
+    print(f"what no client said: {', '.join(unsaid) or 'none'}")
     known = declared()
     print(f"rare paths: {sum(name in probes for name in known)} of {len(known)} reached; never reached:")
     for name in known:

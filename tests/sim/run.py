@@ -89,6 +89,7 @@ class Result:
     errors: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     probes: Counter[str] = field(default_factory=Counter)
+    unsaid: list[str] = field(default_factory=list)  # requests, and fields of them, that no client said
     written: int = 0  # rows, in bulk
     deleted: int = 0
     story: list[str] = field(default_factory=list)
@@ -253,7 +254,7 @@ def _run_seed(
                 result.violation = violation
                 result.story = world.trace.story(violation.about)
             result.deliveries, result.events = world.network.delivered, world.events
-            result.simulated_s = world.now / SECOND
+            result.simulated_s, result.unsaid = world.now / SECOND, world.said.never
             if verbose is not None:
                 for line in world.trace.lines(chatter=False):
                     verbose(line)

@@ -26,6 +26,7 @@ from tests.sim.machine import Machine, Speed
 from tests.sim.network import Network
 from tests.sim.observer import Observer, Watchers
 from tests.sim.rotting import Rotten
+from tests.sim.said import Said
 from tests.sim.trace import Trace
 from tests.sim.vault import LmdbVault, MemoryVault, Vault
 from tests.sim.violation import Violation
@@ -63,6 +64,7 @@ class World:
         self.now = BEGIN_NS
         self.trace = Trace(kept=traced)
         self.watchers = Watchers()
+        self.said = Said()  # by clients
         self.machines: dict[NodeId, Machine] = {}
         self.clients: dict[str, Client] = {}
         self.network = Network(self)

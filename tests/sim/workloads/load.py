@@ -13,6 +13,7 @@ from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
+from tests.sim.workloads.ages import Seen
 from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.rivals import Rivals
 from wal.ids import TxId
@@ -74,6 +75,7 @@ class Load:
         self.ending = Ending()  # a namespace that is dropped and begun anew
         self.jobs = Jobs()  # of the queue
         self.told_late: dict[int, TxId] = {}  # numbers that were counted, and by whom
+        self.registers = Seen()
         self.pace = 1
         self.done = 0
         self.rivals = Rivals(recorder.world)
