@@ -24,6 +24,8 @@ from tests.sim.workloads.transactions import list_names, room_names, room_rows
 from wal.ids import Era, Namespace
 
 READ = ("bank", "lists", "rooms", "registers", "batches", "rows")
+LONG, LONG_MS = 0.03, 4_000
+"""So many are read for longer than clients go without saying that they live."""
 Rows = dict[bytes, bytes]
 
 
@@ -40,7 +42,7 @@ def cuts_of(load: Load, client: Client, rng: Random) -> Step:
                 first: dict[Namespace, Rows] = {}
                 for namespace in namespaces:
                     first[namespace] = await scanned(client, namespace, snapshot.cut, rng.choice([2, 10, 500]))
-                    await client.pause(rng.choice([1, 50, 700, 4_000]) * MS)
+                    await client.pause((LONG_MS if rng.random() < LONG else rng.choice([1, 50, 700])) * MS)
                 for namespace in reversed(namespaces):
                     await _again(client, namespace, snapshot.cut, first[namespace], rng)
         except errors.Error as error:
