@@ -158,6 +158,7 @@ CHANGES: dict[str, list[r.Record]] = {
     "more comes": again(5, 6, 7),
     "the gap closes": again(0),
     "all becomes stable": [*again(0), r.Stable(0, 1, [("acc", 4)])],
+    "what has no gap becomes stable": [r.Stable(0, 1, [("whole", 3)])],
     "it is undone": [r.Undo(*NAME, 2, [])],
     "it is emptied, and filled with what is older": [CLEAR, *again(1)],
     "it goes": [r.FragmentClear(*NAME, "gone", gone=True)],
@@ -173,6 +174,7 @@ def test_a_state_is_encoded_as_it_was_whatever_happens_between_its_pieces(happen
         *again(1, 2, 3, 4),
         r.Prepare(b"t" * 16, 0, 1, [r.Write(*NAME, 1, 8, [b"p"], [b"p"])], [], [0], 0),
         *[r.Update([r.Write("more", 0, 1, at, [b"k%d" % at], [b"v"])]) for at in range(1, 2_500)],
+        *[r.Update([r.Write("whole", 0, 1, at, [b"w"], [b"v"])]) for at in range(3)],
     ]
 
     def image(meanwhile: Callable[[Replica, int], None]) -> tuple[Replica, CheckpointImage]:
