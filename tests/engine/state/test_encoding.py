@@ -154,7 +154,14 @@ def again(*numbers: int) -> list[r.Record]:
     return [r.Update([r.Write(*NAME, 1, at, [b"k"], [LARGE + b"%d" % at])]) for at in numbers]
 
 
+def answered(at: int) -> list[r.Record]:
+    """A delete, the answer to which is kept."""
+    return [r.Update([r.Write("whole", 0, 1, at, [b"gone-%d" % at], [None], tx=b"s" * 15 + bytes((at,)), answer=b"told")])]
+
+
 CHANGES: dict[str, list[r.Record]] = {
+    "more is deleted and answered": answered(4),
+    "more is in doubt": [r.Update([r.Write("loads", 0, 1, 7, [b"in doubt, too"], [b"v"])])],
     "more comes": again(5, 6, 7),
     "the gap closes": again(0),
     "all becomes stable": [*again(0), r.Stable(0, 1, [("acc", 4)])],
@@ -175,6 +182,9 @@ def test_a_state_is_encoded_as_it_was_whatever_happens_between_its_pieces(happen
         r.Prepare(b"t" * 16, 0, 1, [r.Write(*NAME, 1, 8, [b"p"], [b"p"])], [], [0], 0),
         *[r.Update([r.Write("more", 0, 1, at, [b"k%d" % at], [b"v"])]) for at in range(1, 2_500)],
         *[r.Update([r.Write("whole", 0, 1, at, [b"w"], [b"v"])]) for at in range(3)],
+        *answered(3),
+        r.FragmentClear("loads", 0, "anew"),
+        r.Update([r.Write("loads", 0, 1, 5, [b"in doubt"], [b"v"])]),
     ]
 
     def image(meanwhile: Callable[[Replica, int], None]) -> tuple[Replica, CheckpointImage]:
@@ -187,7 +197,10 @@ def test_a_state_is_encoded_as_it_was_whatever_happens_between_its_pieces(happen
 
     def all_of(replica: Replica) -> Any:
         fragments = {name: take_down(fragment) for name, fragment in replica.fragments.items()}
-        return fragments, {number: (p.epoch, p.prepared, p.results.items()) for number, p in replica.partitions.items()}
+        return fragments, {
+            number: (p.epoch, p.prepared, p.results.items(), p.results.answers())
+            for number, p in replica.partitions.items()
+        }
 
     wanted = all_of(come_back(*image(lambda *_: None)))
     for when in range(-1, 8):
