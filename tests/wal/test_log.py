@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from wal import (
 from wal.codec import HEADER_BYTES, LARGE_BODY_BYTES
 from wal.records import Checkpoint, Record, Trimmed
 from wal.segment import PREPARED, segment_name
+from wal.segment_file import Sealed
 
 
 def test_a_new_log_is_empty_and_begins_at_lsn_1() -> None:
@@ -639,3 +641,29 @@ def test_readers_see_whole_blocks_while_another_thread_appends(tmp_path: Path) -
         assert problems == []
         assert len(log.segments()) > 3
         log.close()
+
+
+def test_a_segment_gets_its_index_without_a_look_at_all_others() -> None:
+    settings = LogSettings(segment_bytes=1 << 10, total_bytes=1 << 30)
+    log = open_log(filled([[update(at + 1, 400)] for at in range(200)], settings), settings)
+    looked = Looked(log._segments._sealed)
+    assert len(looked) == 199
+    log._segments._sealed = looked
+    append(log, update(201, 400))
+    append(log, update(202, 400))
+    assert len(looked) == 201
+    assert looked.at <= 2 * 2 * 9, "two segments, each looked for twice"
+
+
+class Looked(list[Sealed]):
+    """Counts what is looked at."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Sealed]:
+        self.at += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, place: Any) -> Any:
+        self.at += 1
+        return super().__getitem__(place)
