@@ -29,6 +29,8 @@ NOT_WHOLE = 0
 MASK = (1 << 64) - 1
 SUMMED_OF_WORK = 8
 """So many fragments that are summed up are as much work as one thing that is decided."""
+TOLD_OF_WORK = 15
+"""So many sums, or fragments, of which another node has told."""
 COMPARED_OF_WORK = 10
 """And so many partitions, the sums of whose copies are compared."""
 ADDED_AT_ONCE = 3_000
@@ -94,7 +96,7 @@ def in_doubt(
     sums: dict[NodeId, dict[int, int]] = {}
     for node, single in singles.items():
         sums[node] = sums_in(single.copies) if single.sums is None else dict(single.sums)
-        yield (len(single.copies) + len(single.sums or ())) // SUMMED_OF_WORK
+        yield (len(single.copies) + len(single.sums or ())) // TOLD_OF_WORK
     vouched: dict[int, list[NodeId]] = {}
     for single in singles.values():
         for number, node in single.vouched:

@@ -130,8 +130,7 @@ class Formation(Rule):
             return
         order.first, order.until = first, core.now + PATIENCE_RETRIES * settings.exchange_retry_ms * MS
         if len(order.nodes) == 1 and not self.exchange.accepted[1]:
-            self.exchange.adopt(first, topologies.encode(first))  # nobody else has to agree
-            self._end("")
+            self._take(order, first, topologies.encode(first))  # nobody else has to agree
         else:
             self._begin(order)
 
@@ -204,8 +203,16 @@ class Formation(Rule):
             others = tuple(n for n in order.nodes if n != core.node)
             if others:
                 core.send(others, Commit(order.first.version, order.proposed))
-            self.exchange.adopt(order.first, order.proposed)
-            self._end("")
+            self._take(order, order.first, order.proposed)
+
+    def _take(self, order: _Order, first: Topology, encoded: bytes) -> None:
+        """Take the first map, when it is known what it makes of this node."""
+        if self.core.topology is not None:
+            return
+        if not self.exchange.foresight.works_out(first, lambda: self._take(order, first, encoded)):
+            self.exchange.adopt(first, encoded)
+            if self._order is order:
+                self._end("")
 
     def on_refuse(self, message: Refuse) -> None:
         """Another order has a higher ballot: wait, the longer the later this node's name, and ask again."""

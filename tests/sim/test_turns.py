@@ -224,8 +224,8 @@ def test_what_is_asked_for_again_is_cut_into_turns() -> None:
 PARTITIONS_MOST = 16_384
 CALLS_MAX = 220_000
 """Of functions, in one turn. Of a map that changes all of them, each partition is looked at a dozen times in one."""
-FIRST_CALLS_MAX = 90_000
-"""The same, of the first map of so many: fewer than six for each of them."""
+FIRST_CALLS_MAX = 60_000
+"""The same, of the first map of so many: fewer than four for each of them."""
 
 
 class Calls:
