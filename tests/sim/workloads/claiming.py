@@ -16,7 +16,7 @@ from tests.sim.clients import Client
 from tests.sim.network import MS
 from tests.sim.transactions import SimTransaction
 from tests.sim.violation import About, Violation
-from tests.sim.workloads.jobs import Attempt, Row, job_of, key_of
+from tests.sim.workloads.jobs import Attempt, Finding, Row, job_of, key_of
 from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
 
 NAMESPACE, RESULTS = "queue", "results"
@@ -177,6 +177,7 @@ async def do(load: Load, tx: SimTransaction, attempt: Attempt, rows: list[Row]) 
 
 async def empty(load: Load, client: Client, rng: Random) -> None:
     """When nobody else puts or claims any more: do all that is left. Raises Violation if that cannot be, by the book."""
+    _judged(load, load.jobs.judge_claims())
     await _do_some(load, client, rng)
     while not await _is_empty(client):
         await client.pause(500 * MS)  # somebody who is gone may hold it still
@@ -187,7 +188,12 @@ async def empty(load: Load, client: Client, rng: Random) -> None:
         page = await client.call(ScanCall(RESULTS, start, None, 1_000), timeout_ns=10 * TIMEOUT_NS)
         results |= {int(key.strip(b"{}")): [int(one) for one in noted.split()] for key, noted in page.rows}
         start = page.next_start
-    if found := load.jobs.judge(results) if not load.given_up else []:
+    _judged(load, load.jobs.judge(results))
+
+
+def _judged(load: Load, found: list[Finding]) -> None:
+    """Raise Violation if there is anything to be said, unless an operator has given something up."""
+    if found and not load.given_up:
         keys = tuple(dict.fromkeys(key for one in found for key in one.keys))
         txs = tuple(dict.fromkeys(tx for one in found for tx in one.txs))
         raise Violation("queue", "\n".join(one.what for one in found[:5]), About(keys=keys[:5], txs=txs[:5]))

@@ -138,7 +138,11 @@ class Jobs:
 
     def judge(self, results: Mapping[int, Sequence[int]]) -> list[Finding]:
         """All that cannot have been. `results`: what was noted of each job, when the queue was empty."""
-        return [*self._of_results(results), *self._of_rows(), *self._of_what_was_free()]
+        return [*self._of_results(results), *self.judge_claims()]
+
+    def judge_claims(self) -> list[Finding]:
+        """All that cannot have been of what was claimed so far, whether or not the queue can be emptied."""
+        return [*self._of_rows(), *self._of_what_was_free()]
 
     def _of_results(self, results: Mapping[int, Sequence[int]]) -> Iterator[Finding]:
         """Each job is done once, and by whom it was told to be."""
