@@ -356,3 +356,33 @@ def test_rows_that_fill_a_copy_are_not_looked_up_one_by_one(checkpointed: bool) 
     replace(replica.store, "get", lambda *_: pytest.fail("a row was looked up"))
     replica.apply(r.Preload("acc", 7, [1, 1], [3, 4], [b"c", b"d"], [b"3", b"4"]))
     assert [key for key, _ in replica.store.scan(("acc", 7), b"", 9)] == [b"a", b"b", b"c", b"d"]
+
+
+NEWER = r.Update([r.Write("acc", 7, 1, at, [key], [b"newer"]) for at, key in enumerate((b"i", b"j", b"k"))])
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize(
+    "brought",
+    [
+        r.Preload("acc", 7, [1, 1], [1, 2], [b"a", b"k"], [b"1", b"older"]),
+        r.Preload("acc", 7, [1, 1], [9, 8], [b"a", b"a"], [b"newer", b"older"]),
+        r.Preload("acc", 7, [1, 1], [8, 9], [b"a", b"b"], [b"1", None]),
+        r.Preload("acc", 7, [1, 1], [8, 9], [b"a", b"in doubt"], [b"1", b"2"]),
+    ],
+    ids=["older-than-what-stands", "a-key-twice", "a-delete", "in-doubt"],
+)
+def test_rows_are_put_one_by_one_where_that_is_not_the_same(brought: r.Preload, checkpointed: bool) -> None:
+    quick, slow = (Replica(LayeredStore(MemoryStore())) for _ in range(2))
+    for replica, looks in ((quick, rows.has_none_of), (slow, lambda *_: False)):
+        replica.apply(NEWER)
+        if checkpointed:
+            assert not isinstance(fold(replica, None, 1), type)
+        if brought.keys[1] == b"in doubt":
+            replica.fragments["acc", 7].doubt([b"in doubt"])
+        with swapped(rows, "has_none_of", looks):
+            replica.apply(brought)
+    assert standing_of(quick) == standing_of(slow)
+    assert quick.fragments["acc", 7].suspects == slow.fragments["acc", 7].suspects
+    found = [replica.store.look_below(("acc", 7), 99) and replica.store.count(("acc", 7)) for replica in (quick, slow)]
+    assert found[0] == found[1]
