@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from engine.client import transaction as client_transaction
 from engine.client.calls import GetCall, LockCall
 from engine.messages import Part
 from engine.transactions.touching import Refusal, Touching, Want
-from tests.sim import transactions
 from tests.sim.run import run_seed
 from tests.sim.workloads import late
 from tests.sim.world import SECOND
@@ -26,7 +26,7 @@ def test_whoever_counts_without_a_lock_and_is_not_looked_at_is_noticed(monkeypat
         return GetCall(namespace, keys) if namespace == late.NAMESPACE else LockCall(owner, namespace, keys, *wait, **how)
 
     monkeypatch.setattr(Touching, "_objection", none_here)
-    monkeypatch.setattr(transactions, "LockCall", unlocked)
+    monkeypatch.setattr(client_transaction, "LockCall", unlocked)
     result = run_seed(1, rates={}, storm_ns=4 * SECOND, digest=False)
     assert result.violation is not None
     assert result.violation.oracle == "late"
