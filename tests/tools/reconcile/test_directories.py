@@ -66,7 +66,7 @@ def test_findings_are_in_the_order_of_partition_namespace_and_key(stopped: list[
     assert order == sorted(order, key=lambda at: (*at[:3], at[3] or ""))
 
 
-@pytest.mark.parametrize("shares", [2, 5, 16, 100])
+@pytest.mark.parametrize("shares", [2, 5, 100])
 def test_the_number_of_shares_does_not_show_in_the_report(shares: int, stopped: list[Path], tmp_path: Path) -> None:
     directories = [str(path) for path in copies(stopped, tmp_path)]
     DAMAGES["several rows"].do(tmp_path)
