@@ -55,6 +55,8 @@ class Changes:
         self.partitions: dict[int, PartitionState] = {}
         self.encoded = 0  # states, since the node started
         self.encoded_entries = self.encoded_bytes = 0  # of these
+        self._encoded_before = 0  # bytes, when the last checkpoint began
+        self.states_bytes = 0  # of the last checkpoint that was encoded
         self._store = store
         self._image: _States | None = None  # of a checkpoint, and not whole
         self._node: NodeImage | None = None  # of that
@@ -147,6 +149,7 @@ class Changes:
         size = self._store.active_bytes
         cleared, rows = self._store.freeze()
         self._image, self._node = _States({}, {}, {}), node
+        self._encoded_before = self.encoded_bytes
         self.number += 1
         self._fragments_left, self._partitions_left = self.fragments, self.partitions
         self.fragments, self.partitions = ByFragment(), {}
@@ -172,6 +175,7 @@ class Changes:
                 self._take_down_partition(number)
             yield from self._store_partition(image, number)
         self._image = self._node = None
+        self.states_bytes = self.encoded_bytes - self._encoded_before
         self._partitions_left, self._partitions_taken = {}, {}  # an empty one takes what it took when it was full
 
     def _store_fragment(self, image: _States, name: Fragment) -> Iterator[int]:

@@ -110,8 +110,14 @@ class Core:
         return self.incarnation >> INCARNATION_BITS
 
     def crowded(self) -> bool:
-        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun."""
-        return self.replica.store.active_bytes * CROWDED_AT >= self.settings.checkpoint_bytes
+        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun.
+
+        It is in proportion to what each checkpoint encodes anew, as what is written beyond the gap of a copy that is being
+        filled: else to fill that would take the longer, the more is written meanwhile.
+        """
+        replica = self.replica
+        most = max(self.settings.checkpoint_bytes, replica.changes.states_bytes)
+        return replica.store.active_bytes * CROWDED_AT >= most
 
     @property
     def claim_lsn(self) -> int:
