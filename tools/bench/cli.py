@@ -103,6 +103,7 @@ FIGURES: dict[str, Measure] = {
     "turns": turns_at_limits,
     "return-partitions": partial(node_returns, partitions=16_384, namespaces=1),
     "return-namespaces": partial(node_returns, partitions=1_024, namespaces=100),
+    "return-fragments": partial(node_returns, partitions=16_384, namespaces=16),
 }
 
 
