@@ -12,6 +12,7 @@ which is the tested path.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,12 +126,21 @@ class Driver:
             self._timer.cancel()
             self._timer = None
         if wake_at is not None and not self._scheduled and not self.duties.over:
-            pause = (wake_at - time.monotonic_ns()) / 1e9
+            pause = wake_at - time.monotonic_ns()
             if pause <= 0:
                 self._scheduled = True
                 self.loop.call_soon(self.loop.call_soon, self._turn)  # what has arrived is read in between
             else:
-                self._timer = self.loop.call_later(pause, self._turn)
+                self._timer = self.loop.call_later(math.ceil(pause / MS) / 1_000, self._wake)
+
+    def _wake(self) -> None:
+        """Something is due; where a turn is about to be taken in any case, that is the one.
+
+        The loop rounds to ms: what it was told exactly it would call up to half of one early, and then for nothing.
+        """
+        self._timer = None
+        if not self._scheduled:
+            self._turn()
 
     # What duties ask.
 

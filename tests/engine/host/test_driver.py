@@ -6,15 +6,18 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from engine import aio
 from engine.aio import open_embedded
-from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from engine.host.driver import Driver
+from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from tests.support.patience import PATIENCE_SECONDS
 from wal import DirectoryDisk, DiskError, File
 from wal.codec import HEADER_BYTES, TRAILER_BYTES
@@ -80,6 +83,57 @@ async def _with_a_history(path: Path, story: Callable[[aio.Database, Any, _SlowD
         assert await asyncio.to_thread(disks[0].reading.wait, 10)
         await story(database, driver, disks[0])
         assert await names.get(b"k00000") == ROWS[b"k00000"], "the node lives"
+
+
+class _Loop:
+    """An event loop that notes what it is to call, and when."""
+
+    def __init__(self) -> None:
+        self.soon: list[Callable[..., None]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def call_soon(self, call: Callable[..., None], *_: Any) -> None:
+        self.soon.append(call)
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> None:
+        self.later.append((delay, call))
+
+    def create_future(self) -> SimpleNamespace:
+        return SimpleNamespace(done=lambda: False)
+
+
+class _Turns(Driver):
+    """A driver that counts its turns, and takes none."""
+
+    def __init__(self, loop: _Loop) -> None:
+        nothing: Any = SimpleNamespace(log=None, write_checkpoint=None)
+        super().__init__(cast("Any", loop), nothing, cast("Any", None), note=print)
+        self.turns = 0
+
+    def _pay(self) -> None:
+        self.turns += 1
+
+
+def test_a_turn_is_not_taken_before_it_is_due_by_a_loop_that_rounds_to_ms() -> None:
+    loop = _Loop()
+    driver = _Turns(loop)
+    for us in (50, 400, 1_600, 30_400):
+        due = time.monotonic_ns() + us * 1_000
+        driver._plan(due)
+        called_at = time.monotonic_ns() + round(loop.later.pop()[0] * 1_000) * MS if loop.later else due
+        assert called_at >= due, us
+
+
+def test_when_something_is_due_as_something_comes_one_turn_is_for_both() -> None:
+    loop = _Loop()
+    driver = _Turns(loop)
+    driver._plan(time.monotonic_ns() + 60_000 * MS)
+    driver.inbox(cast("Any", "something"))
+    [(_, due)], [turn] = loop.later, loop.soon
+    due()
+    assert driver.turns == 0
+    turn()
+    assert driver.turns == 1
 
 
 def test_a_history_that_is_read_is_closed_when_its_reader_is_back(tmp_path: Path) -> None:
