@@ -7,7 +7,7 @@ import asyncio
 from engine import errors
 from engine.client.calls import UnlockCall
 from engine.client.ends import CheckCall, CommitCall
-from engine.client.keeping import KEEP_SECONDS
+from engine.client.keeping import UNLOCK_SECONDS
 from engine.client.ranges import in_pieces
 from engine.client.session import Session
 from engine.protocol.requests import Scanned
@@ -41,7 +41,7 @@ async def withdraw(session: Session, call: CommitCall) -> None:
     """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
     identity = session.router.identity
     try:
-        await session.call(UnlockCall(call.tx, [call.first_written]), timeout=KEEP_SECONDS)
+        await session.call(UnlockCall(call.tx, [call.first_written]), timeout=UNLOCK_SECONDS)
         identity.close(call.tx)
     except errors.Error:
         # Its lease runs out; until then its session is not to be forgotten.

@@ -13,8 +13,8 @@ from wal.ids import Namespace, TxId
 
 _Key = tuple[Namespace, bytes]
 Over = Callable[[], Awaitable[object]]
-KEEP_SECONDS = 2.0
-"""Between two renewals of a transaction's locks; a small part of their lease."""
+UNLOCK_SECONDS = 2.0
+"""For so long it is tried to give locks back; else their leases run out."""
 
 
 class Keeper:
@@ -23,7 +23,7 @@ class Keeper:
     It refers to its transaction only between `begin` and `stop`, so that no circle of the two is left behind.
     """
 
-    __slots__ = ("_ends_at", "_keeping", "_keys", "_owner", "_session")
+    __slots__ = ("_ends_at", "_every", "_keeping", "_keys", "_owner", "_session")
 
     def __init__(self, session: Session, owner: TxId, keys: Mapping[_Key, None], ends_at: float) -> None:
         self._session = session
@@ -31,11 +31,18 @@ class Keeper:
         self._keys = keys
         self._ends_at = ends_at
         self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._every = 0.0
 
     def begin(self, left: float, over: Over) -> None:
-        """It has locks from now on, and so many seconds left; `over` gives them back when these are over."""
-        if self._keeping is None:
-            self._keeping = asyncio.get_running_loop().call_later(min(KEEP_SECONDS, left), self._begin_to_keep, over)
+        """It has locks from now on, and so many seconds left; `over` gives them back when these are over.
+
+        Said again when locks were granted: meanwhile a node may have greeted whose leases are shorter.
+        """
+        every = self._session.renewals.of_locks
+        if self._keeping is None or every < self._every:
+            self.stop()
+            self._every = every
+            self._keeping = asyncio.get_running_loop().call_later(min(every, left), self._begin_to_keep, over)
 
     def stop(self) -> None:
         """It needs none any more."""
@@ -49,7 +56,8 @@ class Keeper:
     async def _keep(self, over: Over) -> None:
         """Renew the locks' leases for as long as the transaction is open, and give them back when its time is over."""
         while (left := self._ends_at - self._session.seconds()) > 0:
+            every = self._session.renewals.of_locks
             with suppress(errors.Error):  # the commit will tell if a lock was lost
-                await self._session.call(KeepLocksCall(self._owner, list(self._keys)), timeout=KEEP_SECONDS)
-            await asyncio.sleep(min(KEEP_SECONDS, left))
+                await self._session.call(KeepLocksCall(self._owner, list(self._keys)), timeout=every)
+            await asyncio.sleep(min(every, left))
         await over()

@@ -14,7 +14,7 @@ from engine import errors
 from engine.client.calls import Call
 from engine.client.leases import CutLeases
 from engine.client.routing import Router
-from engine.client.timing import REAL, Surroundings, check_seconds
+from engine.client.timing import REAL, Renewals, Surroundings, check_seconds
 from engine.errors import ProtocolError
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.requests import Reply, Request
@@ -35,8 +35,6 @@ TICK_SECONDS = 0.01
 STOOD_STILL_NS = 1_000_000_000
 """A loop that did not tick for longer was stopped with its process or its machine, or somebody blocked it: nobody looked
 at what arrived meanwhile, and a node in this process did not run either. No more than this counts as having waited."""
-KEEP_SECONDS = 60.0
-"""A client says so often that it lives, also when it has nothing else to say."""
 C = TypeVar("C", bound=Call)
 
 
@@ -66,7 +64,7 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self.clock, self.chance = around.clock, around.chance
         self.timeout = timeout
-        self.keep_seconds = KEEP_SECONDS
+        self.renewals = Renewals()
         self.router = Router(
             seeds,
             draw=self.chance.getrandbits(128),
@@ -88,12 +86,16 @@ class Session:
     def begin(self) -> None:
         """Begin to connect."""
         self._flush()
-        self._keeper = self.loop.call_later(self.keep_seconds, self._keep)
+        self._keep_later()
+
+    def _keep_later(self) -> None:
+        """Say in a while that it lives, also when it has nothing else to say."""
+        self._keeper = self.loop.call_later(self.renewals.of_sessions, self._keep)
 
     def _keep(self) -> None:
         self.router.keep()
         self._flush()
-        self._keeper = self.loop.call_later(self.keep_seconds, self._keep)
+        self._keep_later()
 
     async def wait_for_table(self, seconds: float, version: Version = NO_VERSION) -> bool:
         """Wait until the cluster's table is known, of this version or a later one; False if it did not come in time."""
@@ -227,9 +229,14 @@ class Session:
             on_reply(address, reply, now)
         self._flush()
 
-    def on_connected(self, address: Address) -> None:
-        """A connection is there."""
+    def on_connected(self, address: Address, lock_lease_ms: int = 0, result_retention_ms: int = 0) -> None:
+        """A connection is there, and what its node grants to who is silent."""
         self.refusals.pop(address, None)
+        before = self.renewals.of_sessions
+        self.renewals.hear(address, lock_lease_ms, result_retention_ms)
+        if self.renewals.of_sessions < before and self._keeper is not None:
+            self._keeper.cancel()
+            self._keep_later()
         self.router.on_connected(address, self.clock())
         self._flush()
 
@@ -294,7 +301,7 @@ class _Connection(asyncio.Protocol):
                 self.greeted = True
                 self.reader.limit = FRAME_BYTES_MAX
                 self._met()
-                self.links.greeted(self)
+                self.links.greeted(self, hello)
         except ProtocolError as error:
             self.reason = str(error)
             if self.socket is not None:
@@ -349,13 +356,13 @@ class SocketLinks:
         if connection is None or not connection.greeted:
             self.session.on_disconnected(address, problem)
 
-    def greeted(self, connection: _Connection) -> None:
+    def greeted(self, connection: _Connection, hello: Hello) -> None:
         """A node answered: from now on it can be asked."""
         address = connection.address
         self.open[address] = connection
         self._dialing.pop(address, None)
         self.attempts.pop(address, None)
-        self.session.on_connected(address)
+        self.session.on_connected(address, hello.lock_lease_ms, hello.result_retention_ms)
 
     def send(self, address: Address, requests: list[Request]) -> None:
         """Write a frame, or several if they are too large together; the session hears of one that is too large alone."""

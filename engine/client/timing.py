@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from engine.errors import UsageError
+from engine.protocol.addresses import Address
 from engine.protocol.limits import FOR_GOOD_MS, TIMEOUT_MS_MAX, TTL_MS_MAX
 
 V = TypeVar("V")
@@ -23,6 +24,36 @@ class Surroundings(NamedTuple):
 
 
 REAL = Surroundings()
+
+KEEP_LOCKS_SECONDS, LOCKS_TIMES = 2.0, 5
+KEEP_SESSION_SECONDS, SESSION_TIMES = 60.0, 10
+"""Who lives says so at least so often, and so many times within what a node grants to those who are silent."""
+KEEP_SECONDS_MIN = 0.02
+
+
+class Renewals:
+    """How often a client says that it lives, in seconds: for its locks, and for its answers.
+
+    Each node says what it grants when it greets (`wire.Hello`). The least of them counts, since none is told by itself.
+    """
+
+    __slots__ = ("_granted", "of_locks", "of_sessions")
+
+    def __init__(self) -> None:
+        self._granted: dict[Address, tuple[int, int]] = {}
+        self.of_locks, self.of_sessions = KEEP_LOCKS_SECONDS, KEEP_SESSION_SECONDS
+
+    def hear(self, address: Address, lock_lease_ms: int, result_retention_ms: int) -> None:
+        """What a node grants; nothing, from one of a version that does not say it."""
+        self._granted[address] = lock_lease_ms, result_retention_ms
+        locks, answers = zip(*self._granted.values(), strict=True)
+        self.of_locks = _within(locks, LOCKS_TIMES, KEEP_LOCKS_SECONDS)
+        self.of_sessions = _within(answers, SESSION_TIMES, KEEP_SESSION_SECONDS)
+
+
+def _within(granted: Iterable[int], times: int, most: float) -> float:
+    least = min((ms for ms in granted if ms > 0), default=0)
+    return max(KEEP_SECONDS_MIN, min(most, least / times / 1000)) if least else most
 
 
 class Aged(NamedTuple, Generic[V]):

@@ -23,7 +23,7 @@ from engine.client.calls import Call, GetCall, LockCall, UnlockCall
 from engine.client.deciding import decide
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.expiring import TimesToLive
-from engine.client.keeping import KEEP_SECONDS, Keeper
+from engine.client.keeping import UNLOCK_SECONDS, Keeper
 from engine.client.modes import Concurrency, Isolation, check_patience
 from engine.client.moments import Moment
 from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
@@ -281,6 +281,7 @@ class Transaction:
             except (errors.Error, asyncio.CancelledError):
                 self._astray |= dict.fromkeys((namespace, key) for key in new)
                 raise
+            self._keeper.begin(left, self._release)
         for key, seen in zip(new, call.values, strict=True):
             if seen[0] == SKIPPED:
                 continue
@@ -420,7 +421,7 @@ class Transaction:
         keys = self._asked_for if keys is None else keys
         if keys and self.concurrency is Concurrency.PESSIMISTIC:
             try:
-                await self.session.call(UnlockCall(self._owner, list(keys)), timeout=KEEP_SECONDS)
+                await self.session.call(UnlockCall(self._owner, list(keys)), timeout=UNLOCK_SECONDS)
             except errors.Error:
                 return False  # the locks' leases run out
         return True

@@ -32,7 +32,7 @@ class Asker(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def on_connected(self, address: str) -> None:
+    def on_connected(self, address: str, lock_lease_ms: int, result_retention_ms: int) -> None:
         """The node is there."""
         ...
 
@@ -84,7 +84,9 @@ class Embedded:
     def connect(self, address: str) -> None:
         """It is always there (as the node's carrier, too: there is nobody else)."""
         if address == ADDRESS and self._asker is not None:
-            self._asker.loop.call_soon(self._asker.on_connected, address)
+            granted = self.driver.node.core.settings
+            leases = granted.lock_lease_ms, granted.result_retention_ms
+            self._asker.loop.call_soon(self._asker.on_connected, address, *leases)
 
     def send(self, address: Any, requests: Any = None) -> None:
         """Ask the node; as its carrier, there is nobody to speak to."""

@@ -126,7 +126,7 @@ class Server:
                 identity=PeerSeen(
                     identity.node, identity.allocation, incarnation=incarnation, address="", domain="", cluster=""
                 ),
-                cluster_name=settings.cluster,
+                settings=settings,
                 cluster_id=cluster_id,
                 taken=cluster_id.taken,
                 inbox=inbox,

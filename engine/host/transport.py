@@ -32,6 +32,7 @@ from engine.protocol.wire import (
     frames,
 )
 from engine.turn.events import Asked, ClientSeen, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
+from engine.turn.settings import Settings
 from wal.ids import NAME, NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20
@@ -269,7 +270,7 @@ class Transport:
         loop: asyncio.AbstractEventLoop,
         *,
         identity: PeerSeen,
-        cluster_name: str,
+        settings: Settings,
         cluster_id: Callable[[], str],
         taken: Callable[[Hello], str],
         inbox: Callable[[Event, int], None],
@@ -279,7 +280,7 @@ class Transport:
         self.identity = identity
         self.inbox = inbox
         self.note = note
-        self._cluster_name = cluster_name
+        self._settings = settings
         self._cluster_id = cluster_id
         self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
@@ -303,13 +304,15 @@ class Transport:
             MAGIC,
             PROTOCOL,
             role=role,
-            cluster_name=self._cluster_name,
+            cluster_name=self._settings.cluster,
             cluster=self._cluster_id(),
             node=me.node,
             allocation=me.allocation,
             incarnation=me.incarnation,
             address=me.address,
             domain=me.domain,
+            lock_lease_ms=self._settings.lock_lease_ms,
+            result_retention_ms=self._settings.result_retention_ms,
         )
 
     def problem_with(self, hello: Hello) -> str:
@@ -323,8 +326,8 @@ class Transport:
             return f"role {hello.role[:20]!r} is not known"
         if not NAME.fullmatch(hello.node):
             return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
-        if hello.cluster_name != self._cluster_name:
-            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self._cluster_name!r}: check --cluster"
+        if hello.cluster_name != self._settings.cluster:
+            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self._settings.cluster!r}: check --cluster"
         if hello.cluster and mine and hello.cluster != mine:
             other = hello.cluster[:80]
             return f"node {hello.node} belongs to cluster id {other}, this is {mine}: its directory is another's"

@@ -39,6 +39,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Who speaks. `role` is `peer`, `client` or `node` (the answer); `refused` says why the conversation ends here.
 
     `name_taken`: because another node has the name of the one that called. `client` is what a client calls itself.
+    `lock_lease_ms`, `result_retention_ms`: for how long a node keeps the locks and answers of who is silent.
     """
 
     magic: str
@@ -54,6 +55,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     refused: str = ""
     name_taken: bool = False
     client: str = ""
+    lock_lease_ms: int = 0
+    result_retention_ms: int = 0
 
 
 MAGIC = "foreshore"

@@ -37,8 +37,6 @@ C = TypeVar("C", bound=Call)
 SECOND = 1_000 * MS
 RETRY_BLOCKED_NS = 20 * MS
 CONNECT_TIMEOUT_NS = 5_000 * MS
-KEEP_SECONDS = 6.0
-"""So often it says that it lives: of `result_retention_ms` as large a part as of an application's."""
 TIMEOUT_SECONDS = 10.0
 """So long a client waits for a call of which it says nothing else."""
 
@@ -197,7 +195,6 @@ class Client:
         with self.loop.entered():
             self.session = Session(seeds, timeout=TIMEOUT_SECONDS, name=name, around=around)
             self.session.links = self
-            self.session.keep_seconds = KEEP_SECONDS
             self.session.begin()
         self.database = Database(self.session, name)
 
@@ -284,7 +281,9 @@ class Client:
             self._dialing.pop(address, None)
             self._attempts.pop(address, None)
             self.connections[address] = Connection(self, machine)
-            self.loop.heard(self.session.on_connected, address)
+            granted = machine.settings
+            told = address, granted.lock_lease_ms, granted.result_retention_ms
+            self.loop.heard(self.session.on_connected, *told)
 
     def _refused(self, address: Address) -> None:
         self._dialing.pop(address, None)

@@ -10,6 +10,7 @@ from engine.host.pulse import Pulse
 from engine.host.transport import BEAT, Transport
 from engine.messages import Heartbeat, Life
 from engine.turn.events import Event, PeerSeen, Received
+from engine.turn.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS
 from wal.ids import NO_VERSION, NodeId
 
@@ -21,7 +22,7 @@ def transport_of(node: NodeId, events: list[Event]) -> Transport:
     return Transport(
         asyncio.get_running_loop(),
         identity=PeerSeen(node, f"{node}-disk", 1, "", "", ""),
-        cluster_name="c",
+        settings=Settings(cluster="c"),
         cluster_id=lambda: "",
         taken=lambda _: "",
         inbox=lambda event, _: events.append(event),
