@@ -23,6 +23,8 @@ from tools.terminal import Row, emit, plain, show, to_json
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
 COUNTERS_SECONDS = 60.0
+ASKED_AT_ONCE = 512
+"""Partitions; there may be 256 fragments in each."""
 OF_ROWS = (Kind.COPY, Kind.ASYNC)
 
 
@@ -101,18 +103,27 @@ def _together(found: Sequence[Move], updates: Mapping[int, int]) -> list[Row]:
 async def _updates(topology: Topology) -> Counter[int]:
     """The counters of each partition, as the member says who has the most of it."""
     told = await asyncio.gather(
-        *(question(m.address, "counters", timeout=COUNTERS_SECONDS) for m in topology.members), return_exceptions=True
+        *(_lwms(m.address, len(topology.placements)) for m in topology.members), return_exceptions=True
     )
-    most: dict[str, int] = {}
+    most = Counter[str]()
     for answer in told:
-        if isinstance(answer, dict):
-            for name, fragment in answer.items():
-                most[name] = max(most.get(name, 0), int(fragment["lwm"]))
+        if isinstance(answer, Counter):
+            most |= answer
         elif not isinstance(answer, Unavailable):
             raise answer
     found = Counter[int]()
     for name, lwm in most.items():
         found[int(name.rpartition("/")[2])] += lwm
+    return found
+
+
+async def _lwms(address: Address, partitions: int) -> Counter[str]:
+    """The LWM of each fragment of one member. Of very many one answer would be more than a frame holds."""
+    found = Counter[str]()
+    for first in range(0, partitions, ASKED_AT_ONCE):
+        which = [str(first), str(first + ASKED_AT_ONCE)]
+        told = await question(address, "counters", timeout=COUNTERS_SECONDS, partitions=which)
+        found |= Counter({name: int(fragment["lwm"]) for name, fragment in told.items()})
     return found
 
 

@@ -12,6 +12,8 @@ from engine.messages import SetMigrations, SetNamespace
 from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
 from engine.node.map_counts import MapCounts
+from engine.node.standings import counters, taken
+from engine.protocol.limits import PARTITION_DIGITS_MAX
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
@@ -23,11 +25,8 @@ from rebalance.salvage import as_object
 from rebalance.table import Topology
 from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name
 
-DIGITS_MAX = 5
 ROLES_OF_WORK = 64
 """So many roles are as much work to count as one thing that is decided."""
-CONTENTS_MAX = 4_096
-"""Each digest of contents is a read of the store."""
 
 
 class Administration:
@@ -47,9 +46,11 @@ class Administration:
                 self.node.core.in_pieces(self._tell_status(session, request))
                 return  # it answers when it is known what the map comes to
             case "counters":
-                body = self.counters(arguments.get("namespace", []))
+                self.node.core.little_by_little(self._tell_counters(session, request))
+                return  # it answers when all of them are put together; nobody else waits for that
             case "progress":
-                body = self.progress()
+                self.node.core.in_pieces(self._tell_progress(session, request))
+                return  # and here when all are counted
             case "init":
                 cluster = arguments.get("cluster", [""])[0]
                 problem = self.node.formation.form(session, request.id, cluster, arguments.get("nodes", []))
@@ -100,6 +101,31 @@ class Administration:
         while (topology := core.topology) is not None and not self._counted(topology):
             self._counts = yield from MapCounts(topology).count()
         self._answer(session, request, "", self.status())
+
+    def _tell_counters(self, session: SessionId, request: Admin) -> Iterator[int]:
+        """Answer with where each copy of each fragment stands."""
+        first, end = map(int, request.arguments.get("partitions", (0, 0)))
+        body = yield from counters(
+            self.node.core, request.arguments.get("namespace", ()), range(first, end) if end else None
+        )
+        self.node.desk.reply(session, Report(request.id, body))
+
+    def _tell_progress(self, session: SessionId, request: Admin) -> Iterator[int]:
+        """Answer with how this node's copies caught up, since it started."""
+        demander = self.node.demander
+        body = yield from taken(demander.progress)
+        body |= {
+            "behind": demander.behind,
+            "updates": demander.progress.updates,
+            "rows": demander.progress.rows,
+            "put_off": len(demander.put_off),
+            "held": len(demander.held),
+            "supplied": self.node.supply.supplied,
+            "remembered": {"partitions": len(self.node.mutations), "bytes": self.node.mutations.bytes},
+            "fetched": self.node.promotion.fetched,
+            "differed": {fragment_name(n): often for n, often in demander.settling.answers.differed.items()},
+        }
+        self._answer(session, request, "", body)
 
     def _counted(self, topology: Topology) -> bool:
         return self._counts is not None and self._counts.topology is topology
@@ -268,49 +294,6 @@ class Administration:
             SetMigrations(_version(seen), migrations.Paused(paused), int(most))
         )
 
-    def counters(self, namespaces: list[str]) -> dict[str, Any]:
-        """Per fragment: LWM, HWM, ranges, digest, epoch; and, where few are asked for, contents at the last checkpoint."""
-        replica, held = self.node.core.replica, self.node.core.local
-        asked = [item for item in sorted(replica.fragments.items()) if not namespaces or item[0][0] in namespaces]
-        contents = {name: replica.store.base.contents(name) for name, _ in asked[: CONTENTS_MAX + 1]}
-        told = len(contents) <= CONTENTS_MAX
-        return {
-            fragment_name(name): {
-                "lwm": f.counter.lwm,
-                "hwm": f.counter.hwm,
-                "ranges": f.counter.ranges,
-                "digest": f"{f.digest:016x}",
-                "contents": f"{sum_:016x}" if told and (sum_ := contents[name]) is not None else None,
-                "epoch": f.epochs[-1][0] if f.epochs else 0,
-                "loading": f.loading,
-                "primary": held[name[1]].mine if held else False,
-            }
-            for name, f in asked
-        }
-
-    def progress(self) -> dict[str, Any]:
-        """How this node's copies caught up, since it started."""
-        progress = self.node.demander.progress
-        kinds: dict[str, int] = {}
-        expected: dict[str, int] = {}
-        for name, kind in progress.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + 1
-            expected[kind] = expected.get(kind, 0) + progress.expected.get(name, 0)
-        return {
-            "behind": self.node.demander.behind,
-            "fragments": kinds,
-            "missing": expected,
-            "updates": progress.updates,
-            "rows": progress.rows,
-            "put_off": len(self.node.demander.put_off),
-            "held": len(self.node.demander.held),
-            "supplied": self.node.supply.supplied,
-            "remembered": {"partitions": len(self.node.mutations), "bytes": self.node.mutations.bytes},
-            "fetched": self.node.promotion.fetched,
-            "differed": {fragment_name(n): often for n, often in self.node.demander.settling.answers.differed.items()},
-            "reasons": {fragment_name(n): reason for n, reason in progress.reasons.items() if progress.kinds[n] == "full"},
-        }
-
 
 def _version(text: str) -> Version:
     major, _, minor = text.partition(".")
@@ -322,7 +305,7 @@ def _fragments(words: list[str]) -> tuple[str, list[Fragment]]:
     found: list[Fragment] = []
     for word in words:
         namespace, _, number = word.rpartition("/")
-        if not namespace or not number.isascii() or not number.isdigit() or len(number) > DIGITS_MAX:
+        if not namespace or not number.isascii() or not number.isdigit() or len(number) > PARTITION_DIGITS_MAX:
             return f"{word[:80]!r} is no fragment: expected a namespace and a partition, such as accounts/7", []
         found.append((namespace, int(number)))
     return "", found

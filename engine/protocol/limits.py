@@ -222,6 +222,8 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
             return f"{name[:20]!r} has {len(values)} values: expected at most {NODES_MAX}"
     if command == "init" and len(arguments.get("cluster", ())) != 1:
         return "`init` needs the id of the new cluster: one value of `cluster`"
+    if command == "counters" and not _are_partitions(arguments.get("partitions", ["0", "1"])):
+        return "`partitions` names those from a first one to before another one: expected two numbers, the second larger"
     named = [("node", node) for node in arguments.get("nodes", ())]
     if command == "init":
         named.append(("cluster", arguments["cluster"][0]))
@@ -237,6 +239,11 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
         if len(set(nodes)) != len(nodes):
             return "a node was named twice: expected each once"
     return ""
+
+
+def _are_partitions(words: list[str]) -> bool:
+    numbers = [int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= PARTITION_DIGITS_MAX]
+    return len(words) == len(numbers) == 2 and numbers[0] < numbers[1]
 
 
 def _namespace_order(arguments: dict[str, list[str]]) -> str:
@@ -295,6 +302,8 @@ def _seen(text: str) -> str:
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _SEEN = re.compile(r"[0-9]{1,12}\.[0-9]{1,8}")
 """A version as text."""
+PARTITION_DIGITS_MAX = 5
+"""Of a partition's number."""
 _RULE = "expected 1 to 64 letters, digits, '.', '_' or '-'"
 
 

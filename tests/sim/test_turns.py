@@ -20,6 +20,7 @@ from engine.messages import Commit, CommitStep, Part, ProposeStep, Replicate
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
+    Admin,
     Check,
     CommitTx,
     Cut,
@@ -29,6 +30,7 @@ from engine.protocol.requests import (
     GetStatus,
     Lock,
     Put,
+    Report,
     Request,
     Scan,
     TakeCut,
@@ -61,7 +63,7 @@ from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
-from wal.ids import EXPIRIES, NO_BALLOT, NodeId, Version, partition_of
+from wal.ids import EXPIRIES, NO_BALLOT, Fragment, NodeId, Version, fragment_name, partition_of
 from wal.records import Committed, Record, Update, Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
@@ -262,6 +264,55 @@ def test_no_turn_walks_over_all_fragments() -> None:
     calls = Calls()
     _returned(128, 128, wiped=False, costs=calls)
     assert calls.most <= FRAGMENT_CALLS_MAX, calls.over
+
+
+def test_an_operator_is_told_of_all_fragments_in_pieces() -> None:
+    """Of each what it is, and of some that are asked for no others."""
+    calls = Calls()
+    with World(Draws(1), Settings(cluster="sim", partitions=256, backups=2)) as world:
+        _cluster(world, 256, 30)
+        n3 = world.machines["n3"]
+        n3.stop("killed", process_only=True)
+        n3.wipe()
+        n3.start()
+        assert world.run_while(lambda: not _whole(world), at_most=300 * SECOND, look_every=SECOND // 5)
+        _told(world, "n3", "checkpoint")
+        world.run_for(5 * SECOND)
+        work = Work()
+        world.watch([work])
+        world.costs = calls
+        all_of_them = _told(world, "n3", "counters")
+        some = _told(world, "n3", "counters", namespace=["ns3", "ns7"], partitions=["250", "900"])
+        progress = _told(world, "n3", "progress")
+        assert calls.most <= 25_000, calls.over
+        assert work.most <= WORK_MAX + PIECE_MAX
+        node = _node(world, "n3")
+        assert list(all_of_them) == [fragment_name(name) for name in sorted(node.core.replica.fragments, key=_by_number)]
+        for name, fragment in node.core.replica.fragments.items():
+            told = all_of_them[fragment_name(name)]
+            assert (told["lwm"], told["hwm"], told["ranges"]) == (fragment.counter.lwm, fragment.counter.hwm, [])
+            assert (told["digest"], told["epoch"]) == (f"{fragment.digest:016x}", fragment.epochs[-1][0])
+            assert (told["loading"], told["primary"], told["contents"]) == (False, node.core.local[name[1]].mine, None)
+        assert sorted(some) == sorted(f"ns{of}/{number}" for of in (3, 7) for number in range(250, 256))
+        assert all(told["contents"] is not None for told in some.values()), "few are asked for"
+        assert progress["fragments"] == {"full": 256 * 30}
+        assert len(progress["reasons"]) == 256 * 30
+
+
+def _by_number(name: Fragment) -> tuple[int, int]:
+    return name[1], int(name[0].removeprefix("ns"))
+
+
+def _told(world: World, name: NodeId, command: str, **arguments: list[str]) -> dict[str, Any]:
+    """What a node answers an operator."""
+    replies: list[object] = []
+    machine = world.machines[name]
+    machine.receive(Asked(machine.new_session(replies.append), Admin(1, command, arguments)))
+    assert world.run_while(lambda: not replies, at_most=60 * SECOND)
+    (reply,) = replies
+    assert isinstance(reply, Report), reply
+    told: dict[str, Any] = msgspec.json.decode(reply.body)
+    return told
 
 
 class Begun:
