@@ -1,14 +1,14 @@
 """Transactions that wait for each other in a circle, over all nodes: one of them gives way, so that the others go on.
 
 A primary knows who waits there for whom, and nobody knows more. A circle that lies on one node it finds at the end of the
-turn in which somebody has begun to wait. For the others each tells the coordinator, at short intervals and only while
-somebody waits, of those who wait and hold something, here or elsewhere; and once that there are none any more. Of who holds
-nothing, or does not say so, it tells after a while: nobody but who stands behind it waits for it. A wait of one that holds
-something may be what closes a circle: that is told of almost at once, and also that somebody has given up, who might be
-taken for a part of the next one. The coordinator lays together what it was told last: whoever stands in a circle will stand
-there until one gives way, for none of them does anything but wait. It is the youngest, which has done least so far and
-meets the others again only when they are further; the nodes where it waits refuse it at once, and name all, the keys and
-the nodes.
+turn in which somebody has begun to wait. For the others each tells the coordinator of those who wait and hold something,
+here or elsewhere, once they have waited for a moment: nearly all that wait have what they want by then, and cost nothing.
+What was told is told again when it has changed, and now and then while it has not; and once that there are none any more.
+Of who holds nothing, or does not say so, it tells after a while: nobody but who stands behind it waits for it. That
+somebody has given up, who might be taken for a part of the next circle, is told of almost at once. The coordinator lays
+together what it was told last: whoever stands in a circle will stand there until one gives way, for none of them does
+anything but wait. It is the youngest, which has done least so far and meets the others again only when they are further;
+the nodes where it waits refuse it at once, and name all, the keys and the nodes.
 
 Nothing rests on this. A report that is late, lost, or of waits that have just ended costs a transaction that may be run
 again, or a wait until the lock's timeout; and so would a circle of more than `WAITS_MAX` waits on a node.
@@ -16,6 +16,7 @@ again, or a wait until the lock's timeout; and so would a circle of more than `W
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple, assert_never, get_args
@@ -35,8 +36,12 @@ from wal.probe import probe
 
 LOOK_MS = 30
 """From look to look."""
+LASTED_MS = 15
+"""Whoever holds something is told of when it has waited for so long."""
 SOON_MS = 2
-"""From look to look when one has begun to wait that holds something."""
+"""From look to look when one has given up."""
+AGAIN_MS = 300
+"""What is still as it was told is told again after so long."""
 LONG_MS = 500
 """Whoever waits for so long is told of, whether or not it says that it holds something."""
 STALE_MS = 1_000
@@ -73,35 +78,48 @@ class Deadlocks(Rule):
         self._locks = locks
         self._look_at = 0
         self._looked_at = 0
-        self._telling = False  # of some, the last time
+        self._waited: deque[tuple[int, TxId]] = deque()  # since when; who holds something, and is not told of yet
+        self._said: list[_Waiting] = []  # the last time
+        self._said_at = 0
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
 
     @property
     def wake_at(self) -> int:
         """When to look next; never while nobody waits, and that was told."""
-        return self._look_at if (self._locks.waiters or self._telling) and self.core.serving else NEVER
+        if not (self._locks.waiters or self._said) or not self.core.serving:
+            return NEVER
+        waited, waits = self._waited, self._locks.may_close_a_circle
+        while waited and not waits(waited[0][1]):
+            waited.popleft()
+        return min(self._look_at, waited[0][0] + LASTED_MS * MS) if waited else self._look_at
 
     def tick(self) -> None:
         """Tell of the waits that may be a part of a circle."""
-        core = self.core
+        core, waited = self.core, self._waited
         self._look_at, self._looked_at = core.now + LOOK_MS * MS, core.now
-        found = list({wait[:2]: wait for wait in islice(self._locks.waits(self._matters), WAITS_MAX)}.values())
+        while waited and waited[0][0] + LASTED_MS * MS <= core.now:
+            waited.popleft()
+        found = {wait[:2]: wait for wait in islice(self._locks.waits(self._matters), WAITS_MAX)}
         core.work += len(found) + self._locks.waiters // 4
-        coordinator = self._detector.coordinator()
-        if (found or self._telling) and coordinator is not None:
-            about = [(*key, *self._who(holder)) for _, holder, key, _ in found]
-            shared = [to_read for _, _, _, to_read in found]
-            self._report(coordinator, Waits(core.fence, [wait[:2] for wait in found], about, shared))
-        self._telling = bool(found)
+        said, coordinator = list(found), self._detector.coordinator()
+        if coordinator is None:
+            said = []
+        elif said != self._said or (said and core.now - self._said_at >= AGAIN_MS * MS):
+            about = [(*key, *self._who(holder)) for _, holder, key, _ in found.values()]
+            shared = [to_read for _, _, _, to_read in found.values()]
+            self._said_at = core.now
+            self._report(coordinator, Waits(core.fence, said, about, shared))
+        self._said = said
 
     def _matters(self, waiter: Waiter) -> bool:
-        """Whether who waits holds something, or has waited for long."""
-        if self._locks.may_close_a_circle(waiter.owner):
-            return True
-        return waiter.who is not None and self.core.now - waiter.who.since >= LONG_MS * MS
+        """Whether who waits holds something, and has waited for a moment, or holds nothing, and has waited for long."""
+        holds = self._locks.may_close_a_circle(waiter.owner)
+        if waiter.who is None:
+            return holds
+        return self.core.now - waiter.who.since >= (LASTED_MS if holds else LONG_MS) * MS
 
     def _report(self, coordinator: NodeId, waits: Waits) -> None:
-        self.core.send(coordinator, waits)
+        self.core.tell(coordinator, waits)
 
     def _who(self, holder: TxId) -> tuple[str, int]:
         """The label of a transaction and its age in ms, as far as they are known here."""
@@ -110,12 +128,15 @@ class Deadlocks(Rule):
 
     def flush(self) -> None:
         """End of the turn: a circle of waits that are all here is found at once, where somebody has begun to wait."""
-        began, self._locks.began = self._locks.began, []
-        gave_up, self._locks.gave_up = self._locks.gave_up, False
-        if gave_up or any(map(self._locks.may_close_a_circle, began)):
+        now, began, self._locks.began = self.core.now, self._locks.began, []
+        if self._locks.gave_up:
+            self._locks.gave_up = False
             self._look_at = min(self._look_at, self._looked_at + SOON_MS * MS)
         if not began:
             return
+        if self._look_at <= now:
+            self._look_at = now + LOOK_MS * MS
+        self._waited.extend((now, owner) for owner in began if self._locks.may_close_a_circle(owner))
         between: dict[_Waiting, tuple[Key, bool]] = {}
         blockers: dict[TxId, list[TxId]] = {}
         ages: dict[TxId, int] = {}
@@ -146,7 +167,7 @@ class Deadlocks(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
-        self._told, self._telling = {}, False
+        self._told, self._said = {}, []
 
     def on_waits(self, sender: NodeId, message: Waits) -> None:
         """Look for circles in what was told last."""

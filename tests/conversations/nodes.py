@@ -19,7 +19,7 @@ settle [30s] [until=3.1]                              both, until nothing happen
                                                       prints notes, answers and rare paths only
 put acc/0 a=1 b= [at=n2] [as=t1]                      a client's requests; to the primary, unless `at` another node
 get acc/0 a [stale] | swap acc/0 a absent 1 | swap acc/0 a equals 1 2
-lock t1 acc/0 a b [for=5s] | unlock t1 acc/0
+lock t1 acc/0 a b [for=5s] [holding] | unlock t1 acc/0
 prepare t1 acc/0 a=1 acc/1 b=2 [reading acc/0 c@1.3]  two-phase commit, up to the votes
 commit t1 [acc/0 a=1 ... [if acc/1 b=2 c=]]           what was prepared, or all of it; if keys have these values, or none
 count acc/0                                           how many rows there are
@@ -281,9 +281,10 @@ class NodesStory(Interpreter):
         name = command.word("a transaction")
         tx = self.names.tx(name)
         namespace, partition = fragment(command)
+        holding = command.flag("holding")
         keys = [self._key(partition, word) for word in command.rest()]
         self.pessimistic[tx] = None
-        request = Lock(self._id(), tx, namespace, keys, patience // 1_000_000)
+        request = Lock(self._id(), tx, namespace, keys, patience // 1_000_000, holding=holding)
         self._ask(partition, request, f"lock {name}", at)
 
     def on_unlock(self, command: Command) -> None:

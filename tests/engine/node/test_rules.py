@@ -79,6 +79,7 @@ LOOKS_ELSEWHERE = {
 """The rules that are woken by what others have, and not by their alarm."""
 
 BY_THE_CLOCK = {
+    "Deadlocks.tick": "who has waited for a moment, in the order in which they have begun to",
     "Demander.tick": "how long a supplier was silent, which ends a session and asks nothing again",
     "Formation.tick": "an order of an operator is given up",
     "Membership.tick": "a heart beats, whether or not anybody answers",
