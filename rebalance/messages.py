@@ -156,7 +156,7 @@ class Demand(msgspec.Struct, frozen=True, array_like=True, tag="demand", gc=Fals
 
 
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag="more", gc=False):
-    """Everything up to batch `batch` of the session is durable here; send `credit` more.
+    """Everything up to batch `batch` of the session was taken here; send `credit` more. It may be on no disk yet.
 
     `again`: nothing came for a while. What was sent beyond is to be sent once more, and `credit` is all that there is.
     """

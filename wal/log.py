@@ -133,6 +133,11 @@ class Log:
         """Every record up to here survives a power cut."""
         return self._segments.durable_lsn
 
+    @property
+    def unsynced_bytes(self) -> int:
+        """How much was written that a power cut may take."""
+        return self._segments.live.end - self._segments.live.synced_to
+
     def append(self, records: Sequence[Record], *, now_ms: int, durable: bool) -> int:
         """Append the records as one block, and sync it if it is to be `durable`; return the last LSN.
 
@@ -167,11 +172,8 @@ class Log:
                 self._mark()
 
     def prepare_next(self) -> bool:
-        """Make the next segment's file, if it is not there; True if it was made. From any thread, ahead of need.
-
-        Raises DiskFull, and from then on `append` does, before it writes. Without this call `append` makes the file
-        itself, when it needs it, and takes as long as that takes.
-        """
+        """Make the next segment's file, if it is not there; True if it was made. From any thread, ahead of need: else
+        `append` makes it, and takes as long. Raises DiskFull, and from then on `append` does, before it writes."""
         with self._preparing:
             self._refuse_write()
             if self._prepared:
@@ -187,10 +189,7 @@ class Log:
 
     def write_index(self) -> None:
         """Give the last sealed segment its index, if it has none, and tell what there is to tell of the live one. From any
-        thread.
-
-        Without this call `append` does the first when the live segment is full, and takes as long as that takes.
-        """
+        thread; without it `append` does the first when the live segment is full, and takes as long as that takes."""
         with self._preparing:
             self._refuse()
             self._write_index()

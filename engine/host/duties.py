@@ -4,7 +4,8 @@
 hand in a `Doer`, so that both obey the same rules:
 
 * A turn is paid in three steps: `early`, `write`, `rest`. Nothing of the rest leaves before the log is written as
-  durably as the cluster wants it; what consensus promises is always on disk.
+  durably as the cluster wants it; what consensus promises is always on disk. What promises nothing, as most of a transfer,
+  is synced with what does (`engine.host.promises`).
 * What takes long is done in the background: `run` elsewhere, and when it is back, `back` where the turns are. Each thing
   that is worked on in the background belongs to the work until it is back. Whoever wants it closed waits for that.
 * A node that is busy with one turn, or with the sync of its log, for longer than a heartbeat lets its last heartbeat be
@@ -21,6 +22,7 @@ from typing import Protocol, TypeVar, assert_never
 import msgspec
 
 from engine.errors import UsageError
+from engine.host.promises import UNSYNCED_BYTES, promises, sacred
 from engine.messages import Heartbeat, Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -42,11 +44,9 @@ from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHist
 from wal import HistoryCursor, Log, LogDamaged, LogSettings
 from wal.ids import Fragment, NodeId
 from wal.probe import probe
-from wal.records import Accepted, Boot, Committed, EpochStart, Promised, Record
+from wal.records import Record
 from wal.want import Want
 
-CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
-"""What must be on disk before it is spoken of, whatever durability the data has."""
 KEPT_MAX = 10_000
 """So many records are not handed to the operating system, where a crash may take what memory holds."""
 
@@ -127,6 +127,7 @@ class Duties:
         self.over = False
         self._store = store  # writes a checkpoint, durably; in the background
         self._owing = False  # a turn was begun to be paid
+        self._promises = True  # it says something that rests on the log
         self._busy_since: int | None = None
         self._sync_since: int | None = None
         self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
@@ -158,7 +159,8 @@ class Duties:
     def early(self, effects: Effects, now: int) -> None:
         """What promises nothing about this disk leaves, and the log is about to be written."""
         self._owing = True
-        self._sync_since = now if effects.log else None
+        self._promises = promises(effects)
+        self._sync_since = now if effects.log or (self._promises and self.log.unsynced_bytes) else None
         if effects.early:
             self.doer.send(effects.early)
 
@@ -174,15 +176,16 @@ class Duties:
         due = now - self._synced_at >= settings.sync_interval_ms * MS
         match settings.durability:
             case Durability.FSYNC:
-                if records:
-                    self._append(records, now, durable=True)
+                durable = self._promises or sacred(records) or log.unsynced_bytes >= UNSYNCED_BYTES
+                if records or (durable and log.durable_lsn < log.next_lsn - 1):
+                    self._append(records, now, durable=durable)
             case Durability.LOG_ONLY:
                 if records or (due and log.durable_lsn < log.next_lsn - 1):
-                    self._append(records, now, durable=due or _sacred(records))
+                    self._append(records, now, durable=due or sacred(records))
             case Durability.BACKGROUND | Durability.NONE:
                 self._kept.extend(records)
                 due = due and settings.durability is Durability.BACKGROUND
-                if self._kept and (due or len(self._kept) > KEPT_MAX or _sacred(records)):
+                if self._kept and (due or len(self._kept) > KEPT_MAX or sacred(records)):
                     self._write_kept(now)
             case _:
                 assert_never(settings.durability)
@@ -440,10 +443,6 @@ class Duties:
     def _fail(self, error: Exception) -> None:
         self.over = True
         self.doer.stop(error)
-
-
-def _sacred(records: list[Record]) -> bool:
-    return any(isinstance(record, CONSENSUS) for record in records)
 
 
 def _pin(session: Supply) -> str:

@@ -379,7 +379,7 @@ class Machine:
             if effects.log:
                 for watcher in self.world.watchers.logged:
                     watcher.logged(self, effects.log, self.node.core.durable_lsn)
-                self._needed = self.log.next_lsn - 1
+            self._needed = self.log.next_lsn - 1  # also of turns before: what is said now may rest on any of them
             self._unpaid = None
             self.duties.rest(effects, now)
         except EXPECTED as error:

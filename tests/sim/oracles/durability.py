@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.messages import Heartbeat, Message
+from engine.messages import Credit, Heartbeat, Message
 from engine.protocol.requests import Reply
 from engine.turn.settings import Durability as Mode
 from tests.sim.machine import Machine
@@ -20,7 +20,9 @@ class Durability(Oracle):
     """
 
     def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
-        """A message leaves."""
+        """A message leaves. Credit asks for more of a transfer, and promises nothing of what came."""
+        if isinstance(message, Credit):
+            return
         if isinstance(message, Heartbeat) and message.durable_lsn > needed_lsn:
             needed_lsn = message.durable_lsn
         if _is_ahead(machine, needed_lsn):

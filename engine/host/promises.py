@@ -1,0 +1,46 @@
+"""What of a turn is a promise, and so has to be on disk before any of it is paid.
+
+All that is answered, said to a peer, or begun is one, and all that is logged. Only of a transfer nothing is, for as long as
+it goes on: what a copy takes of it counts for nobody before the copy says that it is whole, and credit asks for more and
+says no more than that. A turn that does nothing else writes its block and goes on; the disk has it with whatever comes next
+that is a promise, and a heartbeat is one. So the disk is waited for once for many batches of a transfer, and not for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.turn.effects import Effects
+from rebalance.messages import Credit
+from wal.records import (
+    Accepted,
+    Boot,
+    Committed,
+    EpochStart,
+    FragmentClear,
+    FragmentReady,
+    History,
+    Preload,
+    Promised,
+    Record,
+    Results,
+)
+
+CONSENSUS = (Promised, Accepted, Committed, Boot, EpochStart)
+"""What must be on disk before it is spoken of, whatever durability the data has."""
+TAKEN = frozenset((Preload, History, Results, FragmentClear, FragmentReady))
+"""What a copy logs of a transfer."""
+UNSYNCED_BYTES = 8 << 20
+"""No more of that is left to be synced at once, or a turn beside it would wait for very much."""
+
+
+def promises(effects: Effects) -> bool:
+    """Whether anything of a turn rests on the disk: on its own block, or on one before it that is not synced."""
+    if effects.reply or effects.tasks or any(type(message) is not Credit for _, message in effects.send):
+        return True
+    return not TAKEN.issuperset(map(type, effects.log))
+
+
+def sacred(records: Sequence[Record]) -> bool:
+    """Whether some of these are what consensus rests on."""
+    return any(isinstance(record, CONSENSUS) for record in records)
