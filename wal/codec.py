@@ -198,6 +198,8 @@ EMPTY_BODY = encode_body([])
 """The body of a marker."""
 
 
+SUMMED_AT_ONCE = 64 << 10
+"""What is summed up is copied before, which is little where it stays in the processor; a large copy is fetched anew."""
 LARGE_BODY_BYTES = 64 << 10
 """A body of so much is written as it is: to join it with its header is to copy it."""
 
@@ -238,7 +240,9 @@ def decode_block_header(data: bytes, at: int, room: int) -> BlockHeader:
 
 def check_block(segment: int, header: BlockHeader, block: bytes, checksum: Checksum = crc32c) -> None:
     """Raise FormatError unless the crc fits these bytes, as a block of the segment that begins at LSN `segment`."""
-    found = checksum(block[8:], checksum(_SEED.pack(segment, header.length), 0))
+    found = checksum(_SEED.pack(segment, header.length), 0)
+    for at in range(8, len(block), SUMMED_AT_ONCE):
+        found = checksum(block[at : at + SUMMED_AT_ONCE], found)
     if header.crc != found:
         raise FormatError(f"the block's checksum is {header.crc:08x}, expected {found:08x}")
     if header.flags:

@@ -75,19 +75,20 @@ class Scan:
         self._checksum = checksum
 
     def __iter__(self) -> Iterator[RawBlock]:
-        base, window = self.offset, b""
+        base, window, at_once = self.offset, b"", _WINDOW
         while self.offset < self._limit:
             at = self.offset - base
             room = self._limit - self.offset
             if len(window) - at < min(BLOCK_HEADER_BYTES, room):
                 base, at = self.offset, 0
-                window = self._file.read(base, min(_WINDOW, room))
+                window = self._file.read(base, min(at_once, room))
             try:
                 header = decode_block_header(window, at, room)
                 size = block_size(header.length)
                 if len(window) - at < size:
                     base, at = self.offset, 0
                     window = self._file.read(base, min(max(_WINDOW, size), room))
+                    at_once = _WINDOW if size <= _WINDOW else BLOCK_HEADER_BYTES  # a large one is read once, by itself
                 data = window[at : at + size]
                 self._check(header, data)
             except NothingHere:

@@ -135,6 +135,11 @@ def seal_rows(prefix: bytes, changes: dict[bytes, Entry | None], removed: list[b
         epoch, counter, value = entry.epoch, entry.counter, entry.value
         if value is None:
             head, body = _HEAD_TOMBSTONE, _VERSION.pack(epoch, counter)
+        elif len(value) >= _LONG_BYTES:
+            version = _VERSION.pack(epoch, counter)
+            crc = crc32c(value, crc32c(key + _HEAD_LIVE + version, seed))
+            yield prefix + key, b"".join((_HEAD_LIVE, crc.to_bytes(4, "big"), version, value))
+            continue
         else:
             head, body = _HEAD_LIVE, _VERSION.pack(epoch, counter) + value
         yield prefix + key, head + crc32c(key + head + body, seed).to_bytes(4, "big") + body
@@ -145,15 +150,19 @@ def open_row(seed: int, key: bytes, raw: bytes) -> Entry:
     if len(raw) < _ROW_HEAD_BYTES:
         raise BadEnvelope(f"expected an envelope of {_ROW_HEAD_BYTES} bytes and more, found {len(raw)}")
     form, flags, crc, epoch, counter = _ROW.unpack_from(raw)
-    if len(raw) < _LONG_BYTES:
-        found = crc32c(key + raw[:2] + raw[6:], seed)
-    else:  # one copy less, which pays where it is long
-        found = crc32c(raw[6:], crc32c(key + raw[:2], seed))
+    value = raw[_ROW_HEAD_BYTES:]
+    long = len(raw) >= _LONG_BYTES
+    found = _crc_of_long(seed, key, raw, value) if long else crc32c(key + raw[:2] + raw[6:], seed)
     if found != crc:
         raise BadEnvelope(f"expected checksum {crc:08x}, found {found:08x}")
     if form != _FORMAT or flags > _TOMBSTONE or (flags and len(raw) > _ROW_HEAD_BYTES):
         raise BadEnvelope(f"expected an envelope of format {_FORMAT}, found format {form}, flags {flags:02x}")
-    return Entry(epoch, counter, None if flags else raw[_ROW_HEAD_BYTES:])
+    return Entry(epoch, counter, None if flags else value)
+
+
+def _crc_of_long(seed: int, key: bytes, raw: bytes, value: bytes) -> int:
+    """The checksum of a row, without a copy more of what is long in it."""
+    return crc32c(value, crc32c(key + raw[:2] + raw[6:_ROW_HEAD_BYTES], seed))
 
 
 def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], list[int]]:
@@ -166,10 +175,12 @@ def open_rows(seed: int, skip: int, rows: Sequence[tuple[bytes, bytes]]) -> tupl
         if len(raw) < _ROW_HEAD_BYTES:
             break
         head, crc, _, counter = _ROW_AT_ONCE.unpack_from(raw)
-        if crc32c(key + raw[:2] + raw[6:], seed) != crc:
+        value = raw[_ROW_HEAD_BYTES:]
+        long = len(raw) >= _LONG_BYTES
+        if (_crc_of_long(seed, key, raw, value) if long else crc32c(key + raw[:2] + raw[6:], seed)) != crc:
             break
         if head == _LIVE_AT_ONCE:
-            digests.append(xxh3_64_intdigest(raw[_ROW_HEAD_BYTES:], xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
+            digests.append(xxh3_64_intdigest(value, xxh3_64_intdigest(raw[6:_ROW_HEAD_BYTES] + key)))
         elif head == _TOMBSTONE_AT_ONCE and len(raw) == _ROW_HEAD_BYTES:
             digests.append(0)
         else:
