@@ -5,7 +5,7 @@ hand in a `Doer`, so that both obey the same rules:
 
 * A turn is paid in three steps: `early`, `write`, `rest`. Nothing of the rest leaves before the log is written as
   durably as the cluster wants it; what consensus promises is always on disk. What promises nothing, as most of a transfer,
-  is synced with what does (`engine.host.promises`).
+  is synced with what does (`engine.host.syncing`).
 * What takes long is done in the background: `run` elsewhere, and when it is back, `back` where the turns are. Each thing
   that is worked on in the background belongs to the work until it is back. Whoever wants it closed waits for that.
 * A node that is busy with one turn, or with the sync of its log, for longer than a heartbeat lets its last heartbeat be
@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar, assert_never
 import msgspec
 
 from engine.errors import UsageError
-from engine.host.promises import UNSYNCED_BYTES, promises, sacred
+from engine.host.syncing import UNSYNCED_BYTES, sacred, waits_for_the_disk
 from engine.messages import Heartbeat, Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -127,7 +127,7 @@ class Duties:
         self.over = False
         self._store = store  # writes a checkpoint, durably; in the background
         self._owing = False  # a turn was begun to be paid
-        self._promises = True  # it says something that rests on the log
+        self._waits = True  # it says something that rests on the log
         self._busy_since: int | None = None
         self._sync_since: int | None = None
         self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
@@ -159,8 +159,8 @@ class Duties:
     def early(self, effects: Effects, now: int) -> None:
         """What promises nothing about this disk leaves, and the log is about to be written."""
         self._owing = True
-        self._promises = promises(effects)
-        self._sync_since = now if effects.log or (self._promises and self.log.unsynced_bytes) else None
+        self._waits = waits_for_the_disk(effects)
+        self._sync_since = now if effects.log or (self._waits and self.log.unsynced_bytes) else None
         if effects.early:
             self.doer.send(effects.early)
 
@@ -176,7 +176,7 @@ class Duties:
         due = now - self._synced_at >= settings.sync_interval_ms * MS
         match settings.durability:
             case Durability.FSYNC:
-                durable = self._promises or sacred(records) or log.unsynced_bytes >= UNSYNCED_BYTES
+                durable = self._waits or sacred(records) or log.unsynced_bytes >= UNSYNCED_BYTES
                 if records or (durable and log.durable_lsn < log.next_lsn - 1):
                     self._append(records, now, durable=durable)
             case Durability.LOG_ONLY:

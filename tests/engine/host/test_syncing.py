@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.host.duties import Duties, log_settings
-from engine.host.promises import UNSYNCED_BYTES
+from engine.host.syncing import UNSYNCED_BYTES
 from engine.node.node import Node
 from engine.protocol.requests import Done
 from engine.state.replica import Replica

@@ -34,7 +34,7 @@ UNSYNCED_BYTES = 8 << 20
 """No more of that is left to be synced at once, or a turn beside it would wait for very much."""
 
 
-def promises(effects: Effects) -> bool:
+def waits_for_the_disk(effects: Effects) -> bool:
     """Whether anything of a turn rests on the disk: on its own block, or on one before it that is not synced."""
     if effects.reply or effects.tasks or any(type(message) is not Credit for _, message in effects.send):
         return True
