@@ -96,12 +96,6 @@ class LocalPartition:
         """Whether the map lists this node's copy among those that have everything."""
         return self.role.in_sync
 
-    def place(self, placement: Placement, node: NodeId | None) -> bool:
-        """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new."""
-        role, is_new = self.becomes(placement, node)
-        self.become(placement, role)
-        return is_new
-
     def becomes(self, placement: Placement, node: NodeId | None) -> tuple[Role, bool]:
         """What it will be to `node` when a map takes effect, and whether it, the primary or the epoch is new.
 

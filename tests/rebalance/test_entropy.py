@@ -13,6 +13,7 @@ from rebalance.ports import MS, WORK_MAX
 from rebalance.proving import ROWS_A_STEP, ROWS_AT_ONCE
 from rebalance.rule import NewMap
 from tests.rebalance.copies import NAMESPACE, Batch, Copies, Said, Settings, name_of
+from tests.support.placed import placed_at_once
 from tests.support.probes import heard
 
 NAME = name_of(0)
@@ -270,7 +271,7 @@ def test_a_light_step_ends_what_is_asked_and_leaves_what_others_lead_now_to_them
     assert primary.entropy._trials
     primary.entropy.suspected = {name_of(0): {}, name_of(1): {}}
     moved = primary.local[0]
-    moved.place(msgspec.structs.replace(moved.placement, owners=("n2", "n1", "n3")), "n1")
+    placed_at_once(moved, msgspec.structs.replace(moved.placement, owners=("n2", "n1", "n3")), "n1")
     primary.entropy.step(NewMap([moved], [moved], []))
     assert primary.entropy._trials == {}
     assert sorted(primary.entropy.suspected) == [name_of(1)]

@@ -19,6 +19,7 @@ from rebalance.table import Placement
 from tests.rebalance.copies import Copies, Settings, name_of
 from tests.rebalance.test_differential import away, back
 from tests.rebalance.test_transfers import end, move
+from tests.support.placed import placed_at_once
 
 NAME = name_of(0)
 REMEMBERS = Settings(supply_batch_bytes=1_000, mutations_bytes=1 << 20)
@@ -159,7 +160,7 @@ class Bare:
         self.topology = SimpleNamespace(members=[SimpleNamespace(node=node) for node in nodes], baseline=("n1", "n2", "n3"))
         out = [tuple(n for n in local.placement.in_sync if n not in nodes) for local in self.local]
         for local in self.local:
-            local.place(Placement(1, 1, nodes, nodes), "n2")
+            placed_at_once(local, Placement(1, 1, nodes, nodes), "n2")
         self.work = 0
         mutations.switch(NewMap(self.local, self.local, [], out))
 

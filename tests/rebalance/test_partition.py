@@ -6,6 +6,7 @@ import pytest
 
 from rebalance.partition import LocalPartition, Role
 from rebalance.table import Placement
+from tests.support.placed import placed_at_once
 
 LEADING = Placement(1, 1, ("n1", "n2"), ("n1", "n2"))
 AGAIN = Placement(2, 2, ("n1", "n2"), ("n1", "n2"))
@@ -22,7 +23,7 @@ def held(role: Role) -> LocalPartition:
     known = {Role.MOVING: LOADING, Role.ASYNC: BEHIND, Role.BACKUP: FOLLOWING, Role.NONE: GONE, Role.LOST: LOST}
     placement = known.get(role, LEADING)
     local = LocalPartition(0, placement)
-    local.place(placement, "n1")
+    placed_at_once(local, placement, "n1")
     if role in (Role.PRIMARY, Role.DRAINING):
         local.activate()
     if role is Role.DRAINING:
@@ -47,7 +48,7 @@ def held(role: Role) -> LocalPartition:
 def test_a_map_makes_of_any_role_what_it_says(role: Role, placement: Placement, becomes: Role) -> None:
     local = held(role)
     before = (local.mine, local.epoch, local.placement.primary, role)
-    is_new = local.place(placement, "n1")
+    is_new = placed_at_once(local, placement, "n1")
     assert local.role is becomes
     assert is_new == (before != (local.mine, local.epoch, local.placement.primary, becomes))
 
@@ -55,7 +56,7 @@ def test_a_map_makes_of_any_role_what_it_says(role: Role, placement: Placement, 
 @pytest.mark.parametrize("role", Role)
 def test_whom_the_map_does_not_list_is_nothing_to_it(role: Role) -> None:
     local = held(role)
-    local.place(LEADING, None)
+    placed_at_once(local, LEADING, None)
     assert (local.role, local.mine, local.active, local.in_sync) == (Role.NONE, False, False, False)
 
 
@@ -68,7 +69,7 @@ def test_who_stays_primary_in_its_epoch_goes_on_as_it_was() -> None:
         (Role.MOVING, Role.PROMOTING),
     ):
         local = held(role)
-        assert local.place(SMALLER, "n1") == (not held(role).mine), "it is new to those who were not"
+        assert placed_at_once(local, SMALLER, "n1") == (not held(role).mine), "it is new to those who were not"
         assert local.role is then
 
 

@@ -12,6 +12,7 @@ from rebalance.rule import NewMap
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, name_of
 from tests.rebalance.test_transfers import READER, TROUBLES, move, parted, three
+from tests.support.placed import placed_at_once
 from wal import records as r
 
 NAME = name_of(0)
@@ -47,7 +48,7 @@ def let_go(copies: Copies, gone: str, *told: str) -> None:
     left = tuple(node for node in old.owners if node != gone)
     for node in told:
         local = copies[node].local[0]
-        changed = local.place(Placement(old.version + 1, old.epoch, left, left), node)
+        changed = placed_at_once(local, Placement(old.version + 1, old.epoch, left, left), node)
         copies[node]._group(local)
         copies[node].promotion.step(NewMap([local], [local] if changed else [], []))
 
@@ -91,7 +92,7 @@ def hand_over(copies: Copies, to: str) -> None:
     owners = (to, *(node for node in old.owners if node != to))
     for node in owners:
         local = copies[node].local[0]
-        local.place(Placement(old.version + 1, old.epoch + 1, owners, owners), node)
+        placed_at_once(local, Placement(old.version + 1, old.epoch + 1, owners, owners), node)
         copies[node]._group(local)
         copies[node].shipping.switch()
         copies[node].promotion.step(NewMap([local], [local], [local] if local.role is Role.PROMOTING else []))
@@ -123,7 +124,7 @@ def test_who_is_asked_in_several_messages_before_it_goes_by_the_step_answers_all
     copies.wire.clear()
     moved = [asked.local[0], asked.local[1]]
     for local in moved:
-        local.place(Placement(local.placement.version + 1, 2, ("n2", "n1", "n3"), ("n2", "n1", "n3")), "n3")
+        placed_at_once(local, Placement(local.placement.version + 1, 2, ("n2", "n1", "n3"), ("n2", "n1", "n3")), "n3")
     asked.promotion.step(NewMap(moved, [], []))
     told = [tail.partition for _, to, said in copies.wire if isinstance(said, Tail) and to == "n2" for tail in said.copies]
     assert told == [0, 1]

@@ -24,6 +24,7 @@ from tests.sim.costs import Modelled
 from tests.sim.draws import Draws
 from tests.sim.planted.fault import around
 from tests.sim.world import SECOND, World
+from tests.support.placed import placed_at_once
 from wal.ids import NodeId, Version
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
@@ -149,7 +150,7 @@ def test_a_partition_that_serves_by_the_time_a_map_takes_effect_serves_on() -> N
     """Its promotion ended after it was looked at, which is all that may happen meanwhile to one that a node leads."""
     leading = Placement(1, 1, ("n1", "n2"), ("n1", "n2"))
     local = LocalPartition(0, leading)
-    local.place(leading, "n1")
+    placed_at_once(local, leading, "n1")
     with _formed(1) as (_, _, newest):
         placed = _placed([local], msgspec.structs.replace(leading, version=2, in_sync=("n1",)), newest)
     local.activate()
@@ -163,7 +164,7 @@ def test_a_partition_that_serves_by_the_time_a_map_takes_effect_serves_on() -> N
 def test_a_partition_that_is_promoted_yet_is_told_again_but_by_a_light_step(light: bool) -> None:
     leading = Placement(1, 1, ("n1", "n2"), ("n1", "n2"))
     local = LocalPartition(0, leading)
-    local.place(leading, "n1")
+    placed_at_once(local, leading, "n1")
     with _formed(1) as (_, _, newest):
         placed = _placed([local], leading, newest)
     assert placed.take(lambda _: None, light=light).promoted == ([] if light else [local])

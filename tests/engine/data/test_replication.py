@@ -23,6 +23,7 @@ from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Operation
 from rebalance.promotion import EPOCH_WORK
 from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
+from tests.support.placed import placed_at_once
 from wal import records as r
 from wal.ids import NodeId, Version
 
@@ -338,7 +339,7 @@ class Large(Noted):
 
 def moves(node: Primary, to: NodeId) -> None:
     """The partition is another's, by a handover step."""
-    node.local.place(Placement(2, 2, (to, "n1", "n3"), (to, "n1", "n3")), "n1")
+    placed_at_once(node.local, Placement(2, 2, (to, "n1", "n3"), (to, "n1", "n3")), "n1")
     node.replication.step(NewMap([node.local], [node.local], []))
 
 
@@ -408,7 +409,7 @@ def test_a_large_write_that_a_copy_works_out_is_refused_when_its_primary_has_mov
     copy.core.work = WORK_MAX - 1
     copy.replication.on_replicate("n2", Replicate(Version(1, 0), 1, write.records, 1))
     assert copy.core.resumed, "half of it is worked out"
-    copy.local.place(Placement(2, 2, ("n3", "n1", "n2"), ("n3", "n1", "n2")), "n1")
+    placed_at_once(copy.local, Placement(2, 2, ("n3", "n1", "n2"), ("n3", "n1", "n2")), "n1")
     while copy.core.resumed:
         a_piece(copy)
     copy.replication.flush()
