@@ -244,8 +244,7 @@ class SupplySide(Rule):
             return
         session.credit += message.credit
         if session.over and not session.sent:
-            self._taken[sender] = session.life, session.number
-            self._close(session)
+            self._end(session)
         else:
             self._advance(session)
 
@@ -257,6 +256,10 @@ class SupplySide(Rule):
             self.core.send(session.node, Supply(self.core.fence, session.number, 0))
         session.credit = max(0, credit - len(session.sent))
         self._advance(session)
+
+    def _end(self, session: Session) -> None:
+        self._taken[session.node] = session.life, session.number
+        self._close(session)
 
     def _close(self, session: Session) -> None:
         if session.planned:
@@ -400,7 +403,7 @@ class SupplySide(Rule):
                 self._advance(session)
         for session in [s for s in self._sessions.values() if s.over and now >= s.heard_at + after]:
             probe("supply.last_answer_was_lost")
-            self._close(session)
+            self._end(session)
         self._wake()
 
     def switch(self, new: NewMap) -> None:

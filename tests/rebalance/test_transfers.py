@@ -17,7 +17,7 @@ from rebalance.ports import MS, WORK_MAX
 from rebalance.results import COMMITTED
 from rebalance.settling import STUCK_AFTER
 from rebalance.stability import LOOK_MS
-from rebalance.supplier import MANY_UPDATES
+from rebalance.supplier import MANY_UPDATES, OVER_AFTER_MS
 from rebalance.supplying import BATCH_WORK
 from rebalance.table import Placement
 from tests.rebalance.copies import Batch, Copies, Said, Settings, Taken, name_of
@@ -816,8 +816,9 @@ def test_what_is_written_while_a_copy_says_what_it_contains_is_compared_when_it_
     end(copies)
 
 
+@pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_demand_that_comes_late_when_all_was_supplied_begins_nothing(times: int) -> None:
+def test_a_demand_that_comes_late_when_all_was_supplied_begins_nothing(times: int, answered: bool) -> None:
     """Nobody would take what it brings, or answer: it would hold the log for as long as the copy's node lives."""
     copies = three(partitions=4)
     copies.leaves("n3")
@@ -828,15 +829,21 @@ def test_a_demand_that_comes_late_when_all_was_supplied_begins_nothing(times: in
     copies.run()
     copies.returns("n3")
     late: list[Demand] = []
+    is_sent = False
 
     def trouble(sender: str, _to: str, said: Said) -> int:
+        nonlocal is_sent
         late.extend([said] if isinstance(said, Demand) else [])
-        return 0 if isinstance(said, Settled | AllSettled) else 1
+        is_sent = is_sent or (isinstance(said, Supply) and said.last)
+        lost = is_sent and isinstance(said, Credit) and not answered
+        return 0 if lost or isinstance(said, Settled | AllSettled) else 1
 
     copies.trouble = trouble
     move(copies)
     copies.run()
     n1 = copies["n1"]
+    if not answered:
+        copies.wait(OVER_AFTER_MS // copies.settings.retransmit_ms + 2)
     assert not n1.cursors
     for demand in late * times:
         n1.supply.on("n3", demand)
