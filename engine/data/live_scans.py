@@ -7,6 +7,9 @@ others, as where a single write is under way.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
+
 from engine.data.expiry import Expiry
 from engine.data.holdings import Key
 from engine.data.looks import Looks
@@ -17,12 +20,14 @@ from wal.ids import EXPIRIES
 
 KNOWN_WORK = 1
 """What it costs to take up what an earlier scan has found in a partition, rows and all."""
+KNOWN_AT_ONCE = 8
+"""Of so many partitions, where that is done of many together."""
 
 
 class LiveScan(Scanning):
     """One such scan. `over`: what it has passed over and is to be deleted; `deleting`: times that it is."""
 
-    __slots__ = ("_look", "deleting", "over")
+    __slots__ = ("_in_doubt", "_look", "_new", "deleting", "over")
 
     def __init__(self, request: Scan, expiry: Expiry, looks: Looks) -> None:
         self.over: list[Key] = []
@@ -48,6 +53,19 @@ class LiveScan(Scanning):
         over = passed_over if expires else None
         super().__init__(request, expiry.core.replica.store.page, over, taken if request.unlocked else None)
         self._look = looks.at((namespace, self._begin, self._chunk, self._down)) if not request.stale else None
+        self._new = self._look is not None and over is None
+        self._in_doubt = locks.in_doubt_in
+
+    def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
+        """As any scan; but first what is known of partitions is taken up of all together, where nothing is in doubt."""
+        work = 0
+        if self._new and self._look is not None:
+            self._new, doubts = False, self._in_doubt
+            opening = islice(reversed(self._opening), most * KNOWN_AT_ONCE)
+            known = self._look.known([number for number, _ in opening if not doubts(number)])
+            self._take_up(known)
+            work = len(known) // KNOWN_AT_ONCE
+        return work + super().go_on(most - work, doubtful)
 
     def _open(self, number: int, start: bytes) -> tuple[Page, int]:
         """The first rows of a partition are as an earlier scan has found them, with what came there since."""

@@ -17,6 +17,7 @@ kept, so that who walks through all rows pushes nobody out.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from engine.state.replica import Replica
@@ -69,6 +70,20 @@ class Look:
             return page
         self._drop(number)
         return None
+
+    def known(self, numbers: Iterable[int]) -> dict[int, Page]:
+        """The same of many partitions: of those of which it is known."""
+        found, partitions, namespace, known = self._found, self._replica.partitions, self.namespace, dict[int, Page]()
+        for number in numbers:
+            if (each := found.get(number)) is None:
+                continue
+            state, (fragment, counter, page) = partitions.get(number), each
+            there = state.fragments.get(namespace) if state is not None else None
+            if there is fragment and (there is None or there.counter.highest_applied == counter):
+                known[number] = page
+            else:
+                self._drop(number)
+        return known
 
     def keep(self, number: int, start: bytes, page: Page) -> None:
         """This was read of a partition just now, from `start` on: where the range begins, or what is known of it ends."""

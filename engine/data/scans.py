@@ -8,8 +8,9 @@ that a scan promises.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import islice
 from typing import Protocol
 
 from msgspec import structs
@@ -193,6 +194,21 @@ class Scanning:
                 return
         if following is not None and not self._is_past(following):
             self._opening.append((number, following))
+
+    def _take_up(self, known: Mapping[int, Page]) -> None:
+        """The same of many partitions of which the first rows are at hand, none of them deleted; nothing is passed over."""
+        self._opening = [each for each in self._opening if each[0] not in known]
+        heads, rest, down, bounded = self._heads, self._rest, self._down, self._down or self.request.end is not None
+        for number, page in known.items():
+            rows, following = page.rows, page.next
+            if not rows or (bounded and self._is_past(rows[-1][0])):
+                self._look_into(number, page)
+                continue
+            key, entry = rows[0]
+            assert entry.value is not None, "what is known is no delete"
+            heads.append((key if not down else _Falling(key), number, entry.value))
+            rest[number] = islice(rows, 1, None), following
+        heapify(heads)
 
     def _is_past(self, key: bytes) -> bool:
         """Whether neither this key nor one that follows is asked for."""

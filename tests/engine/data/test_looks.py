@@ -171,10 +171,18 @@ class Queue(Alone):
         self._number += 1
         self.ask(Put(1, tx_of(CLIENT, self._number), "jobs", keys, [b"v"] * len(keys)))
 
-    def first(self, limit: int = 2, *, reverse: bool = False, stale: bool = False) -> tuple[list[bytes], int]:
+    def first(
+        self,
+        limit: int = 2,
+        *,
+        reverse: bool = False,
+        stale: bool = False,
+        between: tuple[bytes, bytes | None] = (b"", None),
+    ) -> tuple[list[bytes], int]:
         """The first keys, and how many partitions were looked into."""
         self.pages = 0
-        scan = Scan(1, "jobs", list(range(self.partitions)), b"", None, limit, reverse=reverse, stale=stale, age_ms=60_000)
+        numbers = list(range(self.partitions))
+        scan = Scan(1, "jobs", numbers, *between, limit, reverse=reverse, stale=stale, age_ms=60_000)
         (told,) = self.turn([Asked(1, scan)])
         assert isinstance(told, Rows)
         return told.keys, self.pages
@@ -205,6 +213,29 @@ def test_only_partitions_into_which_something_came_are_looked_into_again() -> No
     assert queue.first(reverse=True) == (jobs[-2:-4:-1], 0)
     queue.write(b"job-1", b"v")
     assert queue.first(reverse=True) == ([b"job-1", jobs[-2]], 0)
+
+
+KEYS = st.integers(0, 40).map(lambda number: b"job-%03d" % number)
+RANGES: list[tuple[bytes, bytes | None]] = [(b"", None), (b"job-010", b"job-030"), (b"job-030", None)]
+
+
+@given(st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=60), st.sampled_from(RANGES), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_what_is_taken_up_together_is_what_is_there(
+    moves: list[tuple[bytes, bool]], between: tuple[bytes, bytes | None], reverse: bool
+) -> None:
+    queue, there = Queue(4), dict[bytes, None]()
+    low, high = between
+    for number, (key, puts) in enumerate(moves):
+        queue.write(key, b"v" if puts else None)
+        if puts:
+            there[key] = None
+        else:
+            there.pop(key, None)
+        if number % 3 == 0 or number == len(moves) - 1:
+            wanted = sorted((k for k in there if k >= low and (high is None or k < high)), reverse=reverse)
+            for limit in (3, 3, 20):
+                assert queue.first(limit, reverse=reverse, between=between)[0] == wanted[:limit]
 
 
 def test_who_takes_the_first_rows_one_after_the_other_walks_through_none_that_were_taken() -> None:
