@@ -19,6 +19,7 @@ from engine import errors
 
 T = TypeVar("T")
 
+OWN_THREAD = "a blocking call was made on the database's own thread: use engine.aio there"
 CHUNK_ROWS = 1000
 """So many rows of an iterator are fetched in one pass through the loop."""
 
@@ -48,7 +49,7 @@ class Loop:
         if self.in_child and self._thread.is_alive():
             return
         self.loop = _new_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="foreshore-client", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name="foreshore-client", daemon=True)
         self._thread.start()
 
     @property
@@ -86,7 +87,7 @@ class Loop:
                 raise
         if threading.current_thread() is self._thread:
             work.close()
-            raise errors.UsageError("a blocking call was made on the database's own thread: use engine.aio there")
+            raise errors.UsageError(OWN_THREAD)
         with self._gate:
             if not self._open:
                 work.close()
@@ -102,6 +103,8 @@ class Loop:
 
     def stop(self) -> None:
         """End what is left on the loop, and the thread."""
+        if threading.current_thread() is self._thread:
+            raise errors.UsageError(OWN_THREAD)
         with self._gate:
             if not self._open:
                 return
@@ -129,6 +132,17 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped. What a codec raises there to end the program ends a loop, too: whoever called is told
+    of it, and goes on or not; all others are still served."""
+    while True:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            continue
+        return
 
 
 async def _end_tasks() -> None:

@@ -183,7 +183,7 @@ class _Asked:
         writes = [(name, list(written), list(written.values())) for name, written in self._writes.items()]
         return CommitCall(
             session.new_tx(),
-            session.router.identity.new_owner(),
+            session.new_owner(),
             optimistic=True,
             writes=writes,
             locks=[],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Protocol, TypeVar, cast
 
 from engine import errors
@@ -35,6 +36,7 @@ TICK_SECONDS = 0.01
 STOOD_STILL_NS = 1_000_000_000
 """A loop that did not tick for longer was stopped with its process or its machine, or somebody blocked it: nobody looked
 at what arrived meanwhile, and a node in this process did not run either. No more than this counts as having waited."""
+ELSEWHERE = "this database belongs to another event loop: connect to it in the one that uses it"
 C = TypeVar("C", bound=Call)
 
 
@@ -62,6 +64,7 @@ class Session:
     ) -> None:
         self.name = name
         self.loop = asyncio.get_running_loop()
+        self._thread = get_ident()  # that of the loop, as it was last seen
         self.clock, self.chance = around.clock, around.chance
         self.timeout = timeout
         self.renewals = Renewals()
@@ -120,7 +123,13 @@ class Session:
 
     def new_tx(self, label: str = "") -> TxId:
         """A new transaction id, of what is called so."""
+        self.check_here()
         return self.router.identity.new_tx(self.clock(), label)
+
+    def new_owner(self) -> TxId:
+        """A new name for who holds locks."""
+        self.check_here()
+        return self.router.identity.new_owner()
 
     def seconds(self) -> float:
         """What the clock reads, in seconds."""
@@ -157,17 +166,37 @@ class Session:
             self.router.cancel(call)
             if asyncio.get_running_loop() is self.loop:
                 raise
-            problem = "this database belongs to another event loop: connect to it in the one that uses it"
-            raise errors.UsageError(problem) from error
+            raise errors.UsageError(ELSEWHERE) from error
         finally:
             self._waiting -= 1
         if call.error is not None:
             raise call.error
         return call
 
+    def check_here(self) -> None:
+        """Refuse who calls from another thread, which may run at this very moment, before anything is touched. Another loop
+        of the same thread is found by its future: asking for the loop costs a system call each time."""
+        if get_ident() != self._thread:
+            self.check_loop()
+            self._thread = get_ident()  # a loop may be run by one thread after another
+
+    def check_loop(self) -> None:
+        """Refuse who does not run on the loop."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is not self.loop:
+            self._check_whole()  # the child of a fork is told so
+            raise errors.UsageError(ELSEWHERE)
+
     def _check_open(self) -> None:
+        self.check_here()
         if self.closed:
             raise errors.UsageError("the database was closed")
+        self._check_whole()
+
+    def _check_whole(self) -> None:
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))
 
@@ -262,6 +291,7 @@ class Session:
 
     async def close(self) -> None:
         """End every call and hang up."""
+        self.check_loop()
         if not self.closed:
             self._say_last(self.cuts.close())
             self.closed = True

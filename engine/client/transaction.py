@@ -56,7 +56,7 @@ class Transaction:
         self.concurrency = concurrency
         self.isolation = isolation
         self.label = label
-        self.tx = self._owner = session.router.identity.new_owner()  # holds its locks; it commits as `_take_id` says
+        self.tx = self._owner = session.new_owner()  # holds its locks; it commits as `_take_id` says
         self._ends_at = session.seconds() + timeout
         self._timeout, self._lock_timeout = timeout, lock_timeout
         self.patience = session.timeout  # s, of each of its calls

@@ -70,6 +70,77 @@ def test_a_database_of_another_loop_is_refused(addresses: str) -> None:
         other.close()
 
 
+def test_a_call_from_another_thread_does_nothing_to_those_who_are_served(tmp_path: Path) -> None:
+    async def strays(database: aio.Database) -> None:
+        ns = database.namespace("strays")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: ns.put(b"k", b"v"),
+            lambda: ns.get(b"k"),
+            lambda: database.transact([engine.Put(ns, b"k", b"v")]),
+            lambda: database.snapshot().__aenter__(),
+            database.close,
+        ]
+        for call in calls * 20:
+            with pytest.raises(engine.UsageError, match="belongs to another event loop: connect to it in the one that uses it"):
+                await call()
+        with pytest.raises(engine.UsageError, match="belongs to another event loop"):
+            database.transaction()
+
+    async def story() -> None:
+        async with await aio.open(tmp_path / "node") as database:
+            ns = database.namespace("served")
+            stray = asyncio.ensure_future(asyncio.to_thread(asyncio.run, strays(database)))
+            served = 0
+            while not stray.done() or served < 10:
+                await ns.put(b"%d" % served, b"v")
+                served += 1
+            await stray
+            assert await ns.count() == served
+            assert await database.namespace("strays").count() == 0
+
+    asyncio.run(story())
+
+
+def test_a_loop_may_be_run_by_one_thread_after_another(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    database = loop.run_until_complete(aio.open(tmp_path / "node"))
+    ns = database.namespace("moved")
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(ns.put(b"k", b"v"), loop).result(PATIENCE_SECONDS)
+    loop.call_soon_threadsafe(loop.stop)
+    joined(thread)
+    assert loop.run_until_complete(ns.get(b"k")) == b"v"
+    loop.run_until_complete(database.close())
+    loop.close()
+
+
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt()])
+def test_what_ends_a_program_in_a_codec_is_told_and_ends_no_database(end: BaseException, tmp_path: Path) -> None:
+    def give_up(_: object) -> bytes:
+        raise end
+
+    with engine.open(tmp_path / "node") as db:
+        ns = db.namespace("ends", codec=engine.Codec("ends", str.encode, bytes.decode, give_up, bytes.decode))
+        with pytest.raises(type(end)):
+            ns.put("k", 1)
+        with pytest.raises(type(end)), db.transaction() as tx:
+            tx.namespace(ns).put("k", 1)
+        assert ns.get("k") is None, "all others are served"
+
+
+def test_closing_on_the_own_thread_of_a_database_is_refused(tmp_path: Path) -> None:
+    def close(_: object) -> bytes:
+        db.close()
+        return b""
+
+    with engine.open(tmp_path / "node") as db:
+        ns = db.namespace("closes", codec=engine.Codec("closes", str.encode, bytes.decode, close, bytes.decode))
+        with pytest.raises(engine.UsageError, match="a blocking call was made on the database's own thread"):
+            ns.put("k", 1)
+        assert ns.get("k") is None
+
+
 @pytest.mark.parametrize("where", ["embedded", "cluster"])
 def test_closing_ends_the_calls_that_run(where: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     db = engine.open(tmp_path / "node") if where == "embedded" else engine.connect(request.getfixturevalue("addresses"))
