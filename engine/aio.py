@@ -193,8 +193,7 @@ class Database(OfThisProcess, Access, WithNamespaces):
         seconds."""
         chosen, level = check_mode(concurrency, isolation)
         check_label(label)
-        for what, seconds in (("timeout", timeout), ("lock_timeout", lock_timeout)):
-            check_seconds(what, seconds)
+        timeout, lock_timeout = check_seconds("timeout", timeout), check_seconds("lock_timeout", lock_timeout)
         raw = RawTransaction(
             self.session, concurrency=chosen, isolation=level, timeout=timeout, label=label, lock_timeout=lock_timeout
         )
@@ -290,7 +289,7 @@ async def connect(
     this client writes is on record under `client_name` and its address (`foreshore wal key`). Raises Unavailable if no
     node answers within `timeout`, saying what each refused.
     """
-    check_seconds("timeout", timeout)
+    timeout = check_seconds("timeout", timeout)
     check_label(client_name)
     if not isinstance(addresses, Iterable) or not isinstance(domain, str):
         raise errors.UsageError(

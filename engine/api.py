@@ -29,7 +29,7 @@ from engine.client.blocking_namespaces import BlockingNamespaces
 from engine.client.blocking_snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
-from engine.client.loop import Loop, immortal, iterate
+from engine.client.loop import Loop, immortal, iterate, walked
 from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
 from engine.client.oneshot import Operation
@@ -118,17 +118,17 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
     ) -> dict[K, V]:
         """The values of the keys that exist; `stale` and `max_age` as with `get`."""
-        return self._run(self._native.get_many(keys, stale=stale, max_age=max_age, timeout=timeout))
+        return self._run(self._native.get_many(walked(keys), stale=stale, max_age=max_age, timeout=timeout))
 
     def put_many(
         self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None, timeout: float | None = None
     ) -> None:
         """Set keys; atomic within each partition only (use a transaction for more). `ttl` as with `put`."""
-        self._run(self._native.put_many(items, ttl=ttl, timeout=timeout))
+        self._run(self._native.put_many(walked(items, pairs=True), ttl=ttl, timeout=timeout))
 
     def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
-        self._run(self._native.delete_many(keys, timeout=timeout))
+        self._run(self._native.delete_many(walked(keys), timeout=timeout))
 
     def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; KeyError if there is none."""
@@ -352,7 +352,7 @@ class Database(OfThisProcess, BlockingNamespaces):
         Where another transaction came in between it is tried again, `attempts` times at most. It is done once, however
         often it has to be sent; an answer that was lost is asked for.
         """
-        return self._loop.run(self._native.transact(operations, attempts=attempts, timeout=timeout))
+        return self._loop.run(self._native.transact(walked(operations), attempts=attempts, timeout=timeout))
 
     def snapshot(self) -> Snapshot:
         """The whole database as it is when `with` is entered."""

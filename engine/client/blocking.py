@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from engine.client import inside
 from engine.client.here import OfThisProcess
-from engine.client.loop import iterate
+from engine.client.loop import iterate, walked
 from engine.client.operations import MISSING, Entry, Version
 from engine.client.running import at_once, check_update
 
@@ -126,7 +126,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
         """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that
         many can claim from one list without waiting; `nowait`: if one is locked, LockTimeout at once."""
-        found: dict[Any, Any] = self._run(self._native.get_many(keys, nowait=nowait, skip_locked=skip_locked))
+        found: dict[Any, Any] = self._run(self._native.get_many(walked(keys), nowait=nowait, skip_locked=skip_locked))
         return found
 
     def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
@@ -135,7 +135,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None) -> None:
         """Set keys when the transaction commits; `ttl` as with `put`."""
-        self._run(self._native.put_many(items, ttl=ttl))
+        self._run(self._native.put_many(walked(items, pairs=True), ttl=ttl))
 
     def expires_at(self, key: K) -> float | None:
         """When a key expires, in seconds since 1970; None: it stays, or there is none. It is not known yet of what this

@@ -12,7 +12,7 @@ from engine.client import snapshots
 from engine.client.blocking import ReadRows
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
-from engine.client.loop import iterate
+from engine.client.loop import iterate, walked
 from engine.client.running import at_once, check_run, pause
 
 D = TypeVar("D")
@@ -57,7 +57,7 @@ class SnapshotNamespace(OfThisProcess, ReadRows[K, V]):
 
     def get_many(self, keys: Iterable[K], *, timeout: float | None = None) -> dict[K, V]:
         """The values of the keys that there were."""
-        found: dict[K, V] = self._run(self._native.get_many(keys, timeout=timeout))
+        found: dict[K, V] = self._run(self._native.get_many(walked(keys), timeout=timeout))
         return found
 
     def count(self, *, timeout: float | None = None) -> int:

@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
@@ -176,3 +176,11 @@ def iterate(run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[
 
     while page := run(chunk()):
         yield from page
+
+
+def walked(given: T, *, pairs: bool = False) -> T | list[Any]:
+    """What a caller gives to be iterated over, walked in the caller's own thread: it may take its time, and make blocking
+    calls itself, while the loop serves others. `pairs`: of a mapping, the items are wanted, and not the keys."""
+    if isinstance(given, list | tuple | dict | str | bytes | bytearray) or not isinstance(given, Iterable):
+        return given
+    return list(given.items() if pairs and isinstance(given, Mapping) else given)

@@ -29,6 +29,8 @@ KEEP_LOCKS_SECONDS, LOCKS_TIMES = 2.0, 5
 KEEP_SESSION_SECONDS, SESSION_TIMES = 60.0, 10
 """Who lives says so at least so often, and so many times within what a node grants to those who are silent."""
 KEEP_SECONDS_MIN = 0.02
+SECONDS_MAX = 1e9
+"""Nobody waits longer: it is thirty years."""
 
 
 class Renewals:
@@ -67,10 +69,10 @@ class Aged(NamedTuple, Generic[V]):
 
 
 def check_seconds(name: str, seconds: float) -> float:
-    """The number, if so long can be waited. Raises UsageError."""
+    """The number, if so long can be waited; or as many as can. Raises UsageError."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise UsageError(f"{name} is {seconds!r}: expected a number of seconds above 0")
-    return seconds
+        raise UsageError(f"{name} is {seconds!r}: expected a number of seconds above 0, and finite")
+    return min(seconds, SECONDS_MAX)
 
 
 def milliseconds(name: str, seconds: float) -> int:

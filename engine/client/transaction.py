@@ -29,6 +29,7 @@ from engine.client.moments import Moment
 from engine.client.ranges import Own, Seen, in_pieces, scanned_of, seen_of
 from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
+from engine.protocol.limits import TIMEOUT_MS_MAX
 from engine.protocol.requests import SKIPPED, Scanned
 from wal.ids import Namespace as NamespaceName
 
@@ -267,7 +268,7 @@ class Transaction:
                 self._moment.unsure = self.isolation is not Isolation.READ_COMMITTED
         else:
             left = self._ends_at - self.session.seconds()
-            wait_ms = 0 if now else max(1, int(min(self._lock_timeout, left) * 1000))
+            wait_ms = 0 if now else max(1, min(int(min(self._lock_timeout, left) * 1000), TIMEOUT_MS_MAX))
             if not (skip or now):
                 self._refuse_own_locks(namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,9 @@ def test_a_call_from_another_thread_does_nothing_to_those_who_are_served(tmp_pat
             database.close,
         ]
         for call in calls * 20:
-            with pytest.raises(engine.UsageError, match="belongs to another event loop: connect to it in the one that uses it"):
+            with pytest.raises(
+                engine.UsageError, match="belongs to another event loop: connect to it in the one that uses it"
+            ):
                 await call()
         with pytest.raises(engine.UsageError, match="belongs to another event loop"):
             database.transaction()
@@ -117,28 +119,64 @@ def test_a_loop_may_be_run_by_one_thread_after_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt()])
 def test_what_ends_a_program_in_a_codec_is_told_and_ends_no_database(end: BaseException, tmp_path: Path) -> None:
-    def give_up(_: object) -> bytes:
+    def give_up(_: bytes) -> bytes:
         raise end
 
     with engine.open(tmp_path / "node") as db:
-        ns = db.namespace("ends", codec=engine.Codec("ends", str.encode, bytes.decode, give_up, bytes.decode))
+        ns = db.namespace("ends", codec=engine.Codec("ends", str.encode, bytes.decode, give_up, bytes))
         with pytest.raises(type(end)):
-            ns.put("k", 1)
+            ns.put("k", b"v")
         with pytest.raises(type(end)), db.transaction() as tx:
-            tx.namespace(ns).put("k", 1)
+            tx.namespace(ns).put("k", b"v")
         assert ns.get("k") is None, "all others are served"
 
 
 def test_closing_on_the_own_thread_of_a_database_is_refused(tmp_path: Path) -> None:
-    def close(_: object) -> bytes:
+    def close(_: bytes) -> bytes:
         db.close()
         return b""
 
     with engine.open(tmp_path / "node") as db:
-        ns = db.namespace("closes", codec=engine.Codec("closes", str.encode, bytes.decode, close, bytes.decode))
+        ns = db.namespace("closes", codec=engine.Codec("closes", str.encode, bytes.decode, close, bytes))
         with pytest.raises(engine.UsageError, match="a blocking call was made on the database's own thread"):
-            ns.put("k", 1)
+            ns.put("k", b"v")
         assert ns.get("k") is None
+
+
+def test_what_is_iterated_over_is_walked_in_the_callers_thread(tmp_path: Path) -> None:
+    db = engine.open(tmp_path / "node")
+    source, copy = db.namespace("source", codec="json"), db.namespace("copy", codec="json")
+    source.put_many({f"k{number:04}": number for number in range(1500)})
+    rows, here = dict(source), threading.get_ident()
+
+    def numbered() -> Iterator[tuple[str, Any]]:
+        for key in ("k0001", "k0002"):
+            assert threading.get_ident() == here, "a blocking call may be made, and others are served meanwhile"
+            yield key, source[key]
+
+    puts: list[Callable[[], object]] = [
+        lambda: copy.put_many(source),
+        lambda: copy.put_many(source.items()),
+        lambda: copy.put_many(source.scan()),
+        lambda: copy.update(source),
+        lambda: db.transact(engine.Put(copy, key, value) for key, value in source.items()),
+        lambda: db.run(lambda tx: tx.namespace(copy).put_many(source.scan())),
+        lambda: db.run(lambda tx: tx.namespace(copy).put_many(tx.namespace(source).scan())),
+        lambda: db.read(lambda snapshot: copy.put_many(snapshot.namespace(source))),
+    ]
+    for put in puts:
+        put()
+        assert copy == rows
+        copy.delete_many(source)
+        assert not copy
+    copy.put_many(numbered())
+    assert copy == {"k0001": 1, "k0002": 2} == copy.get_many(source) == copy.get_many(copy.keys())
+    assert db.read(lambda snapshot: snapshot.namespace(source).get_many(key for key, _ in numbered())) == dict(copy)
+    assert db.run(lambda tx: tx.namespace(source).get_many(key for key, _ in numbered())) == dict(copy)
+    with pytest.raises(ZeroDivisionError):
+        copy.put_many((str(key), 1 // key) for key in (1, 0))
+    assert len(copy) == 2, "nothing of it was done"
+    db.close()
 
 
 @pytest.mark.parametrize("where", ["embedded", "cluster"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -63,6 +64,18 @@ def test_a_timeout_is_a_number_of_seconds(db: engine.Database, ns: Namespace, se
     for call in calls:
         with pytest.raises(engine.UsageError, match=r"timeout is .*: expected a number of seconds above 0"):
             call()
+
+
+@pytest.mark.parametrize("seconds", [3601.0, 1e9, 1e300, sys.float_info.max, 10**400])
+def test_as_long_as_one_likes_may_be_waited(db: engine.Database, ns: Namespace, seconds: float) -> None:
+    ns.put(b"k", b"v", timeout=seconds)
+    ns.put_many({b"k": b"v"}, timeout=seconds)
+    assert ns.get(b"k", timeout=seconds) == b"v"
+    with db.transaction(timeout=seconds, lock_timeout=seconds) as tx:
+        assert tx.namespace(ns).get_for_update(b"k") == b"v"
+        tx.namespace(ns).put(b"k", b"w")
+    assert list(ns.scan(timeout=seconds)) == [(b"k", b"w")]
+    assert db.transaction_status(tx.id, timeout=seconds) == "committed"
 
 
 def test_a_stale_read_says_how_old_it_is(ns: Namespace) -> None:
