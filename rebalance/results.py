@@ -123,6 +123,13 @@ class Results:
         self._take_in()
         return list(islice(self._outcomes, count))
 
+    def known_of(self, txs: Iterable[TxId]) -> tuple[dict[TxId, int], list[tuple[TxId, bytes]]]:
+        """The outcomes of those of these that are known, and what was told of some of them."""
+        self._take_in()
+        outcomes, answers = self._outcomes, self._answers
+        known = {tx: outcomes[tx] for tx in txs if tx in outcomes}
+        return known, [(tx, answers[tx]) for tx in known if tx in answers] if answers else []
+
     def items(self) -> list[tuple[TxId, int]]:
         """All outcomes that are known."""
         self._take_in()

@@ -245,15 +245,14 @@ class Session:
         """
         known = core.replica.partition(number).results
         if self.answers is None:
-            self.answers = deque(tx for tx, _ in known.items())
+            self.answers = deque(known.outcomes())
         some = [self.answers.popleft() for _ in range(min(most, len(self.answers)))]
         core.work += len(some) + 1
         if self.answers:
             probe("supply.answers_cut")
         else:
             self.results_sent[number], self.answers = None, None
-        said = {tx: outcome for tx in some if (outcome := known.get(tx)) is not None}
-        told = [(tx, answer) for tx in said if (answer := known.answer(tx)) is not None]
+        said, told = known.known_of(some)
         return r.Results(number, list(said), list(said.values()), known.floor, answers=told)
 
 

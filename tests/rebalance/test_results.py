@@ -53,3 +53,17 @@ def test_that_something_was_forgotten_comes_with_the_results_of_another_copy() -
     results = Results()
     results.merge([], [], tx_of(SESSIONS[0], 9))
     assert results.floor == tx_of(SESSIONS[0], 9)
+
+
+def test_what_is_said_of_ids_is_what_is_known_of_them_at_that_moment() -> None:
+    results = Results()
+    kept, told, aborted, gone, never = (tx_of(SESSIONS[0], number) for number in range(1, 6))
+    for tx in (kept, told, gone):
+        results.note_committed(tx)
+    results.note(aborted, ABORTED)
+    results.keep(told, b"an answer")
+    results.keep(gone, b"another")
+    results.forget(gone)
+    known = {aborted: ABORTED, told: COMMITTED, kept: COMMITTED}
+    assert results.known_of([aborted, gone, told, never, kept]) == (known, [(told, b"an answer")])
+    assert results.known_of([gone]) == ({}, [])

@@ -11,6 +11,7 @@ import pytest
 from engine.state.encoding import (
     BYTES_OF_WORK,
     FEW,
+    NUMBERS_AT_ONCE,
     OF_WORK,
     PIECE_BYTES,
     PIECE_WORK,
@@ -30,8 +31,8 @@ from wal import records as r
 from wal.ids import NO_BALLOT, NO_VERSION, tx_of
 
 NAME = ("acc", 0)
-LENGTHS = (0, 1, 15, 16, FEW - 1, FEW, 65_535, 65_536)
-"""Around each form that the length of a list has in MessagePack."""
+LENGTHS = (0, 1, 15, 16, FEW - 1, FEW, NUMBERS_AT_ONCE, NUMBERS_AT_ONCE + 15, NUMBERS_AT_ONCE + 16, 65_535, 65_536)
+"""Around each form that the length of a list has in MessagePack; that of its last entries, too."""
 MOST = max(PIECE_WORK + PIECE_BYTES // BYTES_OF_WORK + 2, PIECE_WORK + 1)
 
 
