@@ -45,9 +45,9 @@ class CutReads:
         if lease is None:
             return
         values: list[tuple[int, int, bytes | None]] = []
-        size = 0
+        size, read = 0, self.cuts.kept.reader(lease.cut)
         for number, key in places:
-            held = self.cuts.kept.at(lease.cut, (namespace, number), key)
+            held = read((namespace, number), key)
             if held is None or held.value is None:
                 values.append((core.local[number].epoch, self._absent_since((namespace, number), key), None))
                 continue

@@ -232,7 +232,7 @@ class Cuts(Rule):
             case EnterEra():
                 self.on_enter(sender, message)
             case SealCut(version, cut, holders):
-                core.send(sender, Sealed(version, cut, self._seal(cut, holders)))
+                core.tell(sender, Sealed(version, cut, self._seal(cut, holders)))
             case _:
                 assert_never(message)
 
@@ -247,7 +247,7 @@ class Cuts(Rule):
         self.hear(message.era)
         lease = self.leases.get(message.era)
         if lease is not None and not lease.lost:
-            self.core.send(sender, Entered(message.version, message.era))
+            self.core.tell(sender, Entered(message.version, message.era))
 
     def _seal(self, cut: Era, holders: list[bytes]) -> bool:
         """All members have entered an era: whether it can be read at here, and nothing was told in between."""

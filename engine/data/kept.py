@@ -185,10 +185,19 @@ class Kept:
 
     def at(self, cut: Era, name: Fragment, key: bytes) -> Entry | None:
         """What a key had at a cut."""
-        for of in self._from(cut, name):
-            if key in of:
-                return _read(key, of[key])
-        return self._get(name, key)
+        return self.reader(cut)(name, key)
+
+    def reader(self, cut: Era) -> Callable[[Fragment, bytes], Entry | None]:
+        """What tells that of each of some keys, while nothing is applied: where nothing was overwritten, as it is now."""
+        kept = [rows for later in self._eras[bisect_right(self._eras, cut) - 1 :] if (rows := self._rows[later])]
+
+        def read(name: Fragment, key: bytes) -> Entry | None:
+            for rows in kept:
+                if name in rows and key in (of := rows[name]):
+                    return _read(key, of[key])
+            return self._get(name, key)
+
+        return read if kept else self._get
 
     def more(self, cut: Era, name: Fragment, most: int) -> tuple[int | None, int]:
         """How many rows more a fragment had at a cut than it has now, and how many keys were looked at; None if there are

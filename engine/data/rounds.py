@@ -120,7 +120,9 @@ class Rounds(Rule):
         if asking.entered:
             holders = [request.holder for _, request, _ in asking.asked if isinstance(request, TakeCut)]
             message = SealCut(asking.version, asking.cut, holders)
-        core.send(tuple(asking.waiting), message)
+        core.send(tuple(node for node in asking.waiting if node != core.node), message)
+        if core.node in asking.waiting:
+            core.tell(core.node, message)  # no disk is asked for anything
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
 
     def on(self, sender: NodeId, message: ToRounds) -> None:

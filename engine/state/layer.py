@@ -120,14 +120,25 @@ class Layer(Generic[E]):
         rows = self.opened.get(fragment)
         return rows if rows is not None or not self.packed.parts else self._unpacked(fragment)
 
+    def find(self, fragment: Fragment, key: bytes) -> E | None:
+        """The row of a key in a fragment that is packed, if it is; `look` of none that is not opened."""
+        rows = self._packed_rows(fragment)
+        for name, epoch, counter, value in rows or ():
+            if name == key:
+                return self._entry(epoch, counter, value)
+        return None
+
     def _unpacked(self, fragment: Fragment) -> dict[bytes, E] | None:
         """Of one that is packed, made anew; None of any other."""
+        rows = self._packed_rows(fragment)
+        return None if rows is None else {key: self._entry(epoch, counter, value) for key, epoch, counter, value in rows}
+
+    def _packed_rows(self, fragment: Fragment) -> list[tuple[bytes, int, int, bytes | None]] | None:
         at = self.packed.get(fragment, _OPENED)
         if at == _OPENED:
             return None
         begin = at + _LENGTH
-        data = self._bytes[begin : begin + int.from_bytes(self._bytes[at:begin], "big")]
-        return {key: self._entry(epoch, counter, value) for key, epoch, counter, value in _decode(data)}
+        return _decode(self._bytes[begin : begin + int.from_bytes(self._bytes[at:begin], "big")])
 
     def open(self, fragment: Fragment) -> dict[bytes, E] | None:
         """The rows of a fragment, to be changed or walked; None if there are none."""

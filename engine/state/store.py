@@ -181,16 +181,16 @@ class LayeredStore:
         active = self._active
         part = active.opened.parts.get(fragment[1])  # as `look` has it: each read comes through here
         rows = part.get(fragment[0]) if part is not None else None
-        if rows is None and active.packed.parts:
-            rows = active.look(fragment)
-        if rows is not None and (entry := rows.get(key)) is not None:
+        entry = rows.get(key) if rows is not None else active.find(fragment, key) if active.packed.parts else None
+        if entry is not None:
             return entry if entry is not GONE else None
         if fragment in active.cleared:
             return None
         frozen = self._frozen
         if frozen is not None:
-            rows = frozen.look(fragment)
-            if rows is not None and (entry := rows.get(key)) is not None:
+            rows = frozen.opened.get(fragment)
+            entry = rows.get(key) if rows is not None else frozen.find(fragment, key)
+            if entry is not None:
                 return entry if entry is not GONE else None
             if fragment in frozen.cleared:
                 return None
