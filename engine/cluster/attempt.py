@@ -236,7 +236,7 @@ class Attempt:
         """What is to be planned, with those candidates who have answered."""
         intent, singles = self.intent, {node: self._reported(node) for node in self.singles}
         return Change(
-            candidates=[_as_reported(c, singles[c.node]) for c in intent.candidates if c.node in singles],
+            candidates=[_as_reported(topology, c, singles[c.node].life) for c in intent.candidates if c.node in singles],
             singles=singles,
             handover=intent.handover,
             baseline=intent.baseline if intent.baseline is not None else topology.baseline,
@@ -257,9 +257,13 @@ class Attempt:
         )
 
 
-def _as_reported(candidate: Candidate, single: SingleMap) -> Candidate:
-    """A candidate in the life that has answered."""
-    return Candidate(candidate.node, single.life.allocation, single.life.incarnation, candidate.address, candidate.domain)
+def _as_reported(topology: Topology, candidate: Candidate, life: Life) -> Candidate:
+    """A candidate in the life that has answered. That may be the one that the map lists, which listens where the map says,
+    while another one of its directory, or of a copy of it, asks to be let in from elsewhere."""
+    listed = topology.member(candidate.node)
+    if listed is not None and (listed.allocation, listed.incarnation) == (life.allocation, life.incarnation):
+        return Candidate(listed.node, listed.allocation, listed.incarnation, listed.address, listed.domain)
+    return Candidate(candidate.node, life.allocation, life.incarnation, candidate.address, candidate.domain)
 
 
 def announce(core: Core, attempt: Attempt, claims: Claims) -> None:

@@ -59,7 +59,8 @@ class Joining:
         """Those who ask, and took our map: nobody has to wait for them."""
         topology = self.core.topology
         assert topology is not None
-        return [self.seen[n] for n, (_, asked) in self._asked.items() if asked.version.major == topology.version.major]
+        near = [self.seen[n] for n, (_, asked) in self._asked.items() if asked.version.major == topology.version.major]
+        return [c for c in near if not self.names.taken(c.node, c.allocation, c.incarnation)]
 
     def know_of_steps(self, joins: Sequence[Candidate]) -> bool:
         """Whether each of these has said that it knows that a light step may let it in, and what else it has to know of."""

@@ -6,7 +6,8 @@ it does not have. So it is refused when it connects, and ends; what it says all 
 that the map lists has been silent for so long that it is suspected may another disk take the name.
 
 A restart of the same directory is the same member, whose earlier life is over, because a directory is locked. If that
-one is heard all the same, somebody runs a copy of the directory, which is not let in either.
+one is heard all the same, somebody runs a copy of the directory: the life that the map lists goes on, whichever that is by
+now, and nothing that the other one says is heard. It is hung up on, and is refused when it connects again, so it ends, too.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ comes by a connection that stood already could put itself in the place of a memb
 BEATS = 2
 """A life that was heard so many heartbeats after the next one of its directory began is still there."""
 
+BEGUN_MAX = 256
+"""So many lives that the map does not list are remembered; then all are forgotten, and told apart again if they speak."""
+
 PATIENCE_SUSPICIONS = 3
 """Who is refused for its name for so many times `suspicion_ms` ends: whoever holds the name is not about to go."""
 
@@ -88,9 +92,13 @@ class Names:
 
     def switch(self) -> None:
         """A new map lists other lives."""
-        topology = self.core.topology
+        topology, before = self.core.topology, self._listed
         self._listed = {m.node: m for m in topology.members} if topology is not None else {}
-        self._heard, self._begun = {}, {}
+        same = {n for n, m in self._listed.items() if n in before and _life(m) == _life(before[n])}
+        self._heard = {n: at for n, at in self._heard.items() if n in same}
+        self._begun = {life: at for life, at in self._begun.items() if life[0] in same}
+        if self.core.serving:
+            self._refused_since = None
 
     def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
@@ -106,8 +114,11 @@ class Names:
             self._heard[sender] = self.core.now
             self.detector.heard(sender)
             return True
-        returns = allocation == member.allocation and not self._two_at_once(sender, allocation, incarnation)
+        returns = allocation == member.allocation
         if returns:
+            if self._two_at_once(sender, allocation, incarnation):
+                probe("names.a_copy_is_not_heard")
+                return False
             self.detector.heard(sender)
         if isinstance(message, OF_A_MEMBER) and allocation != member.allocation and not self.detector.suspected(sender):
             probe("names.the_member_of_that_name_is_there")
@@ -127,6 +138,8 @@ class Names:
         member, core = self._listed.get(node), self.core
         if node == core.node and allocation != core.allocation:
             return f"node id {node!r} is taken by {core.address}: start it with another --node"
+        if node == core.node and incarnation != core.incarnation:
+            return f"node id {node!r} is taken: {core.address} still runs on a copy of this directory"
         if member is None or (member.allocation, member.incarnation) == (allocation, incarnation):
             return ""
         if allocation != member.allocation and not self.detector.suspected(node):
@@ -136,21 +149,30 @@ class Names:
             )
         if allocation == member.allocation and self._two_at_once(node, allocation, incarnation):
             probe("names.copied")
-            return f"node id {node!r} is taken: the member at {member.address} still runs on a copy of this directory"
+            return (
+                f"node id {node!r} is taken: the member at {member.address} still runs on a copy of this directory; start "
+                "this one with another --node on an empty directory, or stop that one first"
+            )
         return ""
 
     def _two_at_once(self, node: NodeId, allocation: str, incarnation: int) -> bool:
         """Whether the listed life of a node speaks although a later one of the same directory does, too."""
         now, beats = self.core.now, BEATS * self.core.settings.heartbeat_ms * MS
+        if len(self._begun) >= BEGUN_MAX:
+            self._begun.clear()
         begun = self._begun.setdefault((node, allocation, incarnation), now)
         heard = self._heard.get(node, 0)
         return heard > begun + beats and now - heard < beats
 
     def on_name_taken(self, event: NameTaken) -> None:
-        """Others refuse this node's name; if that goes on, end."""
+        """Others refuse this node's name; if that goes on, end: unless it serves, and hears a majority."""
         core = self.core
         if self._refused_since is None:
             self._refused_since = core.now
         patience = PATIENCE_SUSPICIONS * core.settings.suspicion_ms * MS
-        if not core.serving and core.now - self._refused_since > patience:
+        if not (core.serving and core.quorum) and core.now - self._refused_since > patience:
             core.task(Stop(event.reason, refused=True))
+
+
+def _life(member: Member) -> tuple[str, int]:
+    return member.allocation, member.incarnation

@@ -42,6 +42,7 @@ CLIENTS_MAX = 4_000
 PEER = "peer"
 BEAT = "beat"  # a peer whose loop is busy
 PEERS = (PEER, BEAT)
+LOOK_SECONDS = 0.5  # so often it is seen whether whoever is connected may still speak under its name
 
 
 class _Incoming(asyncio.Protocol):
@@ -51,8 +52,7 @@ class _Incoming(asyncio.Protocol):
         self.owner = owner
         self.reader = FrameReader()
         self.socket: asyncio.Transport | None = None
-        self.peer: NodeId | None = None
-        self.allocation, self.incarnation = "", 0
+        self.peer: Hello | None = None
         self.session: SessionId | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -66,11 +66,11 @@ class _Incoming(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for payload in self.reader.feed(data):
-                if self.peer is not None:
+                if (peer := self.peer) is not None:
                     receive, messages = self.owner.inbox, decode_messages(payload)
                     weight = len(payload) // max(1, len(messages))
                     for message in messages:
-                        receive(Received(self.peer, self.allocation, self.incarnation, message), weight)
+                        receive(Received(peer.node, peer.allocation, peer.incarnation, message), weight)
                 elif self.session is not None:
                     requests = decode_requests(payload)
                     weight = len(payload) // max(1, len(requests))
@@ -94,7 +94,7 @@ class _Incoming(asyncio.Protocol):
         self.socket.write(frame(owner.hello("node")))
         if hello.role in PEERS:
             self.reader.limit = PEER_FRAME_BYTES_MAX
-            self.peer, self.allocation, self.incarnation = hello.node, hello.allocation, hello.incarnation
+            self.peer = hello
             if hello.role == PEER:
                 owner.inbox(_seen(hello), 0)
                 if (link := owner.links.get(hello.address)) is not None:
@@ -111,6 +111,11 @@ class _Incoming(asyncio.Protocol):
             elif self.peer is None:
                 self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
             self.owner.note(f"a connection was refused: {reason}")
+            self.socket.close()
+
+    def look(self) -> None:
+        """Hang up on whoever may not speak under its name any more; it is told why when it connects again."""
+        if self.peer is not None and self.socket is not None and self.owner.taken(self.peer):
             self.socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -163,7 +168,7 @@ class _Link:
     def __init__(self, owner: Transport, address: Address) -> None:
         self.owner = owner
         self.address = address
-        self.node: NodeId | None = None
+        self.peer: Hello | None = None  # who answered last
         self.connection: _Outgoing | None = None
         self._attempts = 0
         self._complained = ""
@@ -224,7 +229,7 @@ class _Link:
             connection.socket.close()
             return
         self._attempts, self._complained = 0, ""
-        self.node, self.connection = hello.node, connection
+        self.peer, self.connection = hello, connection
         connection.ready = True
         self.owner.links_by_node[hello.node] = self
         self.owner.inbox(_seen(hello), 0)
@@ -239,9 +244,15 @@ class _Link:
         """The connection broke: report it, and dial again."""
         if self.connection is connection:
             self.connection = None
-            if self.node is not None:
-                self.owner.inbox(PeerLost(self.node), 0)
+            if self.peer is not None:
+                self.owner.lost(self.peer.node)
         self._redial()
+
+    def look(self) -> None:
+        """Hang up on whoever may not speak under its name any more; it is told why when it answers again."""
+        connection = self.connection
+        if connection is not None and connection.socket is not None and self.peer and self.owner.taken(self.peer):
+            connection.socket.close()
 
     def send(self, data: Framed) -> None:
         """Write a frame, or drop it: what matters is sent again."""
@@ -289,6 +300,7 @@ class Transport:
         self.links_by_node: dict[NodeId, _Link] = {}
         self._last_session = 0
         self._server: asyncio.Server | None = None
+        self._timer = loop.call_later(LOOK_SECONDS, self._look)
 
     async def listen(self, address: Address) -> Address:
         """Accept connections; return the address with the port that was taken. Raises OSError."""
@@ -344,6 +356,18 @@ class Transport:
         if address and address != self.identity.address and address not in self.links:
             self.links[address] = _Link(self, address)
 
+    def lost(self, node: NodeId) -> None:
+        """A connection to a peer broke; if another life of it is connected, that one is spoken to."""
+        for link in self.links.values():
+            if link.connection is not None and link.peer is not None and link.peer.node == node:
+                self.links_by_node[node] = link
+        self.inbox(PeerLost(node), 0)
+
+    def _look(self) -> None:
+        self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
+        for look in [c.look for c in self.links.values()] + [c.look for c in self.incoming]:
+            look()
+
     def address_of(self, node: NodeId) -> Address:
         """Where a peer listens that this node is connected to, or nothing. From any thread."""
         link = self.links_by_node.get(node)
@@ -388,6 +412,7 @@ class Transport:
 
     async def close(self) -> None:
         """Hang up on everyone."""
+        self._timer.cancel()
         if self._server is not None:
             self._server.close()
         for link in self.links.values():

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
 from engine.client.admin import ask
+from engine.cluster.attempt import Attempt, Intent
 from engine.errors import UsageError
 from engine.host.server import Server, ServerConfig
-from engine.messages import Heartbeat, Join, Life, Promise, Replicated
+from engine.messages import Heartbeat, Join, Life, Promise, Replicated, SingleMap
 from engine.turn.events import Connect
 from engine.turn.settings import Settings
+from rebalance.table import Candidate
 from tests.sim.planted.stage import Stage
-from wal.ids import NO_BALLOT, Ballot
+from wal.ids import NO_BALLOT, NO_VERSION, Ballot
 
 SETTINGS = Settings(
     cluster="names",
@@ -72,6 +75,74 @@ async def _a_second_one(directory: Path) -> None:
 
 def test_a_second_process_of_a_name_ends_and_the_first_goes_on(tmp_path: Path) -> None:
     asyncio.run(_a_second_one(tmp_path))
+
+
+async def _a_copy(directory: Path, known: int) -> None:
+    """Somebody moves n3 by copying its directory while it runs, and starts it elsewhere."""
+    first = await _start(directory / "n1", "n1", [])
+    servers = [first]
+    try:
+        for name in ("n2", "n3"):
+            servers.append(await _start(directory / name, name, [first.address]))
+        await _until(lambda: {"n2", "n3"} <= set(first.node.membership.joining.seen), "n1 sees all")
+        await ask(first.address, "init", cluster=["c1"], nodes=["n1", "n2", "n3"])
+        await _until(lambda: all(s.node.core.serving for s in servers), "all serve")
+        shutil.copytree(directory / "n3", directory / "copy")
+        copy = await _start(directory / "copy", "n3", [s.address for s in servers[:known]])
+        servers.append(copy)
+        ends = [asyncio.ensure_future(server.run()) for server in (servers[2], copy)]
+        done, goes_on = await asyncio.wait(ends, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1, "one of the two ends"
+        with pytest.raises(UsageError, match="a copy of this directory"):
+            done.pop().result()
+        for waits in goes_on:
+            waits.cancel()
+        left = servers[2] if ends[0] in goes_on else copy
+        await servers.pop(3 if left is not copy else 2).close()
+        await _until(lambda: all(s.node.core.serving for s in servers), "the other one serves")
+        topology = first.node.core.topology
+        assert topology is not None
+        member = topology.member("n3")
+        assert member is not None
+        assert member.address == left.address
+        assert topology.version.major <= 5, "they do not take turns to be let in"
+    finally:
+        for server in servers:
+            await server.close()
+
+
+@pytest.mark.parametrize("known", [2, 3])
+def test_of_a_node_and_a_copy_of_it_that_is_started_one_ends_and_says_so(tmp_path: Path, known: int) -> None:
+    asyncio.run(_a_copy(tmp_path, known))
+
+
+def test_who_answers_for_a_name_is_called_where_that_life_listens() -> None:
+    with Stage(None) as stage:
+        node = stage["n1"].node
+        assert node is not None
+        core = node.core
+        assert core.topology is not None
+        listed = core.topology.member("n3")
+        assert listed is not None
+        later = Candidate("n3", listed.allocation, listed.incarnation + 1, "there:2", "")
+        attempt = Attempt(core.version, Ballot(9, "n1"), Intent([later]), 1 << 60, [])
+        for life, address in ((listed.incarnation, listed.address), (later.incarnation, "there:2")):
+            attempt.report("n3", SingleMap(core.version, Ballot(9, "n1"), Life(listed.allocation, life, 0), [], [], []))
+            (found,) = attempt.change(core.topology, node.membership.claims, core.map_hash).candidates
+            assert (found.incarnation, found.address) == (life, address)
+
+
+def test_what_a_life_says_that_a_later_one_of_its_directory_has_replaced_is_not_heard() -> None:
+    with Stage(None) as stage:
+        node = stage["n1"].node
+        assert node is not None
+        assert node.core.topology is not None
+        listed = node.core.topology.member("n3")
+        assert listed is not None
+        alone = Heartbeat(NO_VERSION, Life(listed.allocation, listed.incarnation - 1, 0), 1 << 30, False, ["n1", "n2"])
+        assert node.names.hear("n3", listed.allocation, listed.incarnation - 1, alone), "its end is news, for all one knows"
+        stage.wait(1_000)
+        assert not node.names.hear("n3", listed.allocation, listed.incarnation - 1, alone)
 
 
 def test_what_another_life_says_is_not_taken_for_the_members() -> None:
