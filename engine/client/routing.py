@@ -386,7 +386,7 @@ class Router:
         for errand in list(self._calls.values()):
             if errand.todo:
                 errand.retry_at = min(errand.retry_at, self.now)
-        self._due = min(self._due, self.now)
+                self._due = min(self._due, self.now)
 
     def on_disconnected(self, address: Address, now: int) -> None:
         """A connection broke: what was sent over it may have happened."""
@@ -437,14 +437,13 @@ class Router:
             self._due = min(self._due, errand.deadline)
 
     @property
-    def wake_at(self) -> int | None:
-        """When `tick` has something to do."""
-        times = [s.deadline for s in self._calls.values()]
-        times.extend(s.retry_at for s in self._calls.values() if s.todo is None or s.todo)
-        if self._table_asked_at is not None and times:
-            times.append(self._table_asked_at + TABLE_MS * MS)
-        if self._listen_at is not None and times:
-            times.append(self._listen_at)
-        if self._elsewhere.look_at < NEVER:
-            times.append(self._elsewhere.look_at)
-        return min(times, default=None)
+    def wake_at(self) -> int:
+        """When `tick` may have something to do, if anybody waits. Each reply asks, so no call is looked at."""
+        at = self._elsewhere.look_at
+        if self._due < at:
+            at = self._due
+        if self._listen_at is not None and self._listen_at < at:
+            at = self._listen_at
+        if self._table_asked_at is not None:
+            at = min(at, self._table_asked_at + TABLE_MS * MS)
+        return at

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar, cast
 
 from engine import errors
 from engine.client.calls import Call
+from engine.client.flights import NEVER
 from engine.client.leases import CutLeases
 from engine.client.routing import Router
 from engine.client.timing import REAL, Renewals, Surroundings, check_seconds
@@ -33,6 +34,9 @@ from engine.protocol.wire import (
 from wal.ids import NO_VERSION, TxId, Version
 
 TICK_SECONDS = 0.01
+"""What is due is looked at when it is, and not more often than this."""
+LOOK_SECONDS = 0.2
+"""Whoever waits ticks so often at least, to notice that it stood still."""
 STOOD_STILL_NS = 1_000_000_000
 """A loop that did not tick for longer was stopped with its process or its machine, or somebody blocked it: nobody looked
 at what arrived meanwhile, and a node in this process did not run either. No more than this counts as having waited."""
@@ -77,9 +81,11 @@ class Session:
         )
         self.links: Links | None = None
         self.cuts = CutLeases(self, self.loop)
+        self.look_seconds = LOOK_SECONDS
         self._flushing = False
-        self._ticking = False
-        self._ticked = 0  # ns; when it did so last, or began to
+        self._ticker: asyncio.TimerHandle | None = None
+        self._tick_at = NEVER  # ns; when it will tick
+        self._ticked = 0  # when it did so last, or began to
         self._waiting = 0
         self.closed = False
         self.failure: errors.Error | None = None
@@ -147,7 +153,9 @@ class Session:
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = self.clock()
-        if self._ticking and now - self._ticked > STOOD_STILL_NS:
+        if self._ticker is None:
+            self._ticked = now
+        elif now - self._ticked > STOOD_STILL_NS:
             self._stood_still(now)
         self.router.begin(call, now, now + int(seconds * 1e9))
         self._waiting += 1
@@ -155,9 +163,6 @@ class Session:
             if not self._flushing:
                 self._flushing = True
                 self.loop.call_soon(self._flush)
-            if not self._ticking:
-                self._ticking, self._ticked = True, now
-                self.loop.call_later(TICK_SECONDS, self._tick)
             await future
         except asyncio.CancelledError:
             self.router.cancel(call)
@@ -220,6 +225,8 @@ class Session:
                 requests.append(request)
             for address, requests in by_address.items():
                 links.send(address, requests)
+        if self._waiting and router.wake_at < self._tick_at:
+            self._plan_tick()
         self._wake()
 
     def _wake(self) -> None:
@@ -236,9 +243,20 @@ class Session:
         self.router.stood_still(now - self._ticked - STOOD_STILL_NS)
         self._ticked = now
 
+    def _plan_tick(self) -> None:
+        """Tick when the router has something to do, if that is sooner than planned."""
+        ticked = self._ticked
+        wanted = min(self.router.wake_at, ticked + int(self.look_seconds * 1e9))
+        at = max(wanted, ticked + int(TICK_SECONDS * 1e9))
+        if at < self._tick_at:
+            if self._ticker is not None:
+                self._ticker.cancel()
+            self._tick_at = at
+            self._ticker = self.loop.call_later(max(0, at - self.clock()) / 1e9, self._tick)
+
     def _tick(self) -> None:
+        self._ticker, self._tick_at = None, NEVER
         if self.closed or not self._waiting:
-            self._ticking = False
             return
         now = self.clock()
         if now - self._ticked > STOOD_STILL_NS:
@@ -246,7 +264,6 @@ class Session:
         self._ticked = now
         self.router.tick(now)
         self._flush()
-        self.loop.call_later(TICK_SECONDS, self._tick)
 
     # What the links bring.
 

@@ -91,7 +91,8 @@ class Membership(Rule):
         self._stepped_at = 0
         self._next_heartbeat = 0
         self._said_promoting = False  # in its last one
-        self._look_at = 0  # when to look again whether an exchange is due
+        self._look_at = 0  # not before this it is looked again whether an exchange is due
+        self._looks_soon = True  # it is looked then, and not when something comes or at the next beat
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
 
@@ -119,7 +120,8 @@ class Membership(Rule):
             return
         if message.version == self.core.version:
             if self.detector.note_silent(sender, message.silent) and self.joining.asked:
-                self._look_at = self.core.now  # perhaps it was all that somebody who joins waited for
+                self._look_by(self.core.now)  # perhaps it was all that somebody who joins waited for
+            self._looks_soon = self.reasons.are_new(sender, message) or self._looks_soon
             self._note_pace(sender, message)
             self.orders.namespaces.heard(sender, message)
             if not message.promoting:
@@ -152,7 +154,7 @@ class Membership(Rule):
     def on_join(self, sender: NodeId, message: Join) -> None:
         """A node asks to be let in."""
         if self.joining.on_join(sender, message):
-            self._look_at = self.core.now
+            self._look_by(self.core.now)
 
     # Time.
 
@@ -163,7 +165,7 @@ class Membership(Rule):
         self.detector.switch()
         self.claims.switch()
         core.quorum = self.detector.has_quorum()
-        self._look_at = core.now + 1  # in a turn of its own: this one had all partitions to place
+        self._look_by(core.now + 1)  # in a turn of its own: this one had all partitions to place
         if self._led_since is not None:
             self._rest_until = core.now + min(REST * (core.now - self._led_since), REST_MS_MAX * MS)
             self._led_since = None
@@ -198,7 +200,7 @@ class Membership(Rule):
         self._reason_since, self._stepped_at = None, core.now
         somebody_goes = core.topology is not None and bool(going(core.topology))
         if self.steps.complete or somebody_goes:
-            self._look_at = core.now + 1  # in a turn of its own, as well
+            self._look_by(core.now + 1)  # in a turn of its own, as well
         if somebody_goes:
             self._next_heartbeat = core.now  # the next step waits until all say by which map they serve
         self._vouch(self.detector.coordinator(), list(self.supply.vouching.vouched))  # of the map before it is not heard
@@ -213,12 +215,17 @@ class Membership(Rule):
             self._next_heartbeat = core.now + beat
             self._beat()
             core.quorum = self.detector.has_quorum()
+            self._look_at = core.now
         if core.now >= self._look_at or self.steps.take_news():
             self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
-            self._lead()
-        self.alarm.at = min(self._next_heartbeat, self._look_at)
+            self._looks_soon = self._lead()
+        self.alarm.at = min(self._next_heartbeat, self._look_at) if self._looks_soon else self._next_heartbeat
         if self._silence_at is not None:
             self.alarm.by(self._silence_at)
+
+    def _look_by(self, at: int) -> None:
+        """Look then whether an exchange is due, also if nothing comes until then."""
+        self._look_at, self._looks_soon = at, True
 
     def flush(self) -> None:
         """Tell the coordinator of the copies that were vouched for in this turn; heartbeats say it again."""
@@ -228,6 +235,7 @@ class Membership(Rule):
     def served(self, owed: Collection[int]) -> None:
         """A promotion is done. With the last one the others are told at once, if somebody goes who waits for that."""
         core = self.core
+        self._looks_soon = self._looks_soon or not owed
         if not owed and self._said_promoting and core.topology is not None and going(core.topology):
             self._next_heartbeat = core.now
 
@@ -243,7 +251,7 @@ class Membership(Rule):
         if silent != self._silent:
             if any(n not in silent for n in self._silent):
                 self._next_heartbeat = self.core.now  # who joins waits until everybody hears it
-            self._silent = silent
+            self._silent, self._looks_soon = silent, True
             self.exchange.look_again()
         self._silence_at = self.detector.next_suspicion()
 
@@ -350,51 +358,55 @@ class Membership(Rule):
         alive[core.node] = self.joining.me
         return [alive[node] for node in self.detector.connected({n: c.allocation for n, c in alive.items()})]
 
-    def _lead(self) -> None:
+    def _lead(self) -> bool:
+        """Begin what is due, if this node is to; whether to look again soon, although nothing may come meanwhile."""
         core, topology = self.core, self.core.topology
-        if topology is None or self.exchange.attempt is not None or core.now < self.exchange.retry_at:
-            return
+        if topology is None:
+            return False
+        if self.exchange.attempt is not None or core.now < self.exchange.retry_at:
+            return True
         if self.leaving.halting:
-            return  # whoever goes now goes because it was told to
+            return False  # whoever goes now goes because it was told to
         leader = self.detector.coordinator()
         heir = self.detector.coordinator(after=leader) if leader is not None else None
         if core.node not in (leader, heir):
             self._reason_since = None
-            return
+            return False
         alive = self._alive()
         names = {c.node: c for c in alive}
         if core.node != (heir if self._is_passed_over(leader, heir, names) else leader):
             self._reason_since = None
-            return
+            return self._passed_over_since is not None
         if not self._promotes():
             self.reasons.serves[core.node] = topology.version
         intent = self.reasons.intent(topology, alive)
         if not intent.reason:
             self._reason_since = None
-            return
+            return self._passed_over_since is not None or self.reasons.searches
         if self._reason_since is None:
             self._reason_since = core.now
         waited = core.now - self._reason_since
         starting = core.now - (self.detector.since or 0) < 2 * core.settings.suspicion_ms * MS and not core.serving
         absent = [n for n in topology.voters if n not in names or not self.detector.heard_since_start(n)]
         if starting and absent:
-            return  # the cluster is coming back: give the others the time to come too
+            return True  # the cluster is coming back: give the others the time to come too
         if intent.gathers and waited < core.settings.exchange_delay_ms * MS:
-            return
+            return True
         if intent.by_step and self.joining.know_of_steps(intent.joins) and self.stepwise.take(topology, intent):
-            return
+            return True
         if intent.can_wait and self.steps.coming:
-            return
+            return True
         if intent.can_wait and self.handovers.take(intent.handover):
-            return
+            return True
         if intent.can_wait and core.now < self._rest_until:
-            return
+            return True
         if not topology.carried_by(names):
-            return
+            return True
         self._reason_since = None
         self._led_since = core.now
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
+        return True
 
     def _is_passed_over(self, leader: NodeId | None, heir: NodeId | None, names: Collection[NodeId]) -> bool:
         """Whether the coordinator is to be set aside. The next one does it: a slow one takes a sync for each step.
@@ -421,14 +433,14 @@ class Membership(Rule):
             case Halt():
                 self.leaving.on_halt(message)
             case SetBaseline() | ResetLost() | SetNamespace() | SetMigrations():
-                self._look_at = self.core.now
+                self._look_by(self.core.now)
                 self.orders.handle(message)
             case Heartbeat():
                 self.on_heartbeat(sender, message)
             case Join():
                 self.on_join(sender, message)
             case Leave():
-                self._look_at = self.core.now
+                self._look_by(self.core.now)
                 self.leaving.on_leave(message)
             case _:
                 assert_never(message)

@@ -14,6 +14,7 @@ from engine.cluster.leaving import Leaving
 from engine.cluster.orders import Orders
 from engine.cluster.pace import Pace
 from engine.cluster.steps import Steps
+from engine.messages import Heartbeat
 from engine.turn.core import Core
 from rebalance.baselines import may_be
 from rebalance.going import going, led_by, may_go
@@ -57,10 +58,25 @@ class Reasons:
         self.lets_go: dict[NodeId, int] = {}  # who knows of steps by which somebody goes, and in which life it said so
         self.fences: dict[NodeId, int] = {}  # the same of those of another baseline or places, or that take a copy out
         self.amends: dict[NodeId, int] = {}  # and of those that bring a group, or by which a primary leaves a wrong copy
+        self._said: dict[NodeId, tuple[object, ...]] = {}  # what each member said last that may be a reason
         self._moves: tuple[Topology, list[NodeId], Better | None] | None = None  # of this map, with these
         self._ready: list[int] = []  # of these, the primaries that can move at once
         self._led: tuple[Topology, list[NodeId], list[int]] | None = None  # of this map, what these lead
         self._leaders: tuple[Topology, dict[NodeId, None]] | None = None  # of this map, who leads anything
+
+    def are_new(self, sender: NodeId, beat: Heartbeat) -> bool:
+        """Whether a member says something of itself that it did not say before, and that may be a reason."""
+        said = (
+            *(beat.version, beat.life, beat.silent, beat.frozen, beat.promoting, beat.emptied, beat.anew),
+            *(beat.dropped, beat.written, beat.lets_go, beat.fences, beat.amends),
+        )
+        before, self._said[sender] = self._said.get(sender), said
+        return said != before
+
+    @property
+    def searches(self) -> bool:
+        """Whether it looks through the partitions, some at a time, for what would be better elsewhere."""
+        return self._moves is not None and self._moves[2] is None
 
     def switch(self) -> None:
         """Another map: what was said under the one before is said again if it is so."""

@@ -79,6 +79,7 @@ class Connection:
         self.session = machine.new_session(self._answer)
         self._up: deque[tuple[int, bytes]] = deque()
         self._down: deque[tuple[int, bytes]] = deque()
+        self._blocked: dict[Callable[[], None], None] = {}  # what is to be looked at again, once for all that waits
 
     def ask(self, requests: list[Request]) -> None:
         """Requests leave for the node."""
@@ -119,13 +120,23 @@ class Connection:
         queue.append((due, data))
         world.at(due, arrive)
 
+    def _later(self, arrive: Callable[[], None]) -> None:
+        """The way is blocked: what waits for it tries again, all of it together."""
+        if arrive not in self._blocked:
+            self._blocked[arrive] = None
+            self.client.world.after(RETRY_BLOCKED_NS, self._again, arrive)
+
+    def _again(self, arrive: Callable[[], None]) -> None:
+        del self._blocked[arrive]
+        arrive()
+
     def _arrive_up(self) -> None:
         world, machine = self.client.world, self.machine
         while self._up and self._up[0][0] <= world.now:
             if not self.open or not machine.up or machine.boot != self.boot:
                 return
             if not world.network.passes(self.client.side, machine.name):
-                world.after(RETRY_BLOCKED_NS, self._arrive_up)
+                self._later(self._arrive_up)
                 return
             _, data = self._up.popleft()
             if not self._met:
@@ -147,7 +158,7 @@ class Connection:
             if not self.open:
                 return
             if not world.network.passes(machine.name, self.client.side):
-                world.after(RETRY_BLOCKED_NS, self._arrive_down)
+                self._later(self._arrive_down)
                 return
             _, data = self._down.popleft()
             replies = decode_replies(data[FRAME_HEADER_BYTES:])

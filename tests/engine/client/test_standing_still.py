@@ -1,4 +1,5 @@
-"""A client that did not run for a while, because its process, its machine or its loop stood still, has not waited."""
+"""A client that did not run for a while, because its process, its machine or its loop stood still, has not waited; and one
+that runs and waits does not look all the time."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 import engine
 from engine.client.calls import GetCall
-from engine.client.session import TICK_SECONDS, Session
+from engine.client.session import LOOK_SECONDS, TICK_SECONDS, Session
 from engine.client.timing import Surroundings
 from engine.protocol.addresses import Address
 from engine.protocol.requests import GetTable, Request, Values
@@ -55,6 +56,7 @@ class Story:
         self.clock, self.ways = clock, Ways()
         self.session = Session([NODE], timeout=2.0, around=Surroundings(clock.read))
         self.session.links = self.ways
+        self.session.look_seconds = TICK_SECONDS
         self.session.on_connected(NODE)
         self.session.on_replies(NODE, [table(Version(1, 0), "aaaa")])
 
@@ -135,5 +137,28 @@ def test_what_is_begun_after_it_has_no_share_in_it() -> None:
             await after
         with pytest.raises(engine.Unavailable):
             await before
+
+    play(story)
+
+
+@pytest.mark.parametrize(("call", "seconds"), [(GetCall("acc", [b"k"]), LOOK_SECONDS), (GetCall("acc", [b"k"], stale=True), 0.05)])
+def test_who_waits_looks_when_something_is_due(call: GetCall, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(client: Story) -> None:
+        session, delays = client.session, list[float]()
+        session.look_seconds = LOOK_SECONDS
+        later = session.loop.call_later
+
+        def noted(delay: float, do: Callable[..., object]) -> asyncio.TimerHandle:
+            delays.append(delay)
+            return later(delay, do)
+
+        monkeypatch.setattr(session.loop, "call_later", noted)
+        reading = asyncio.ensure_future(session.call(call))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert delays == [seconds], "another copy is asked then, or it looks whether it stood still"
+        (asked,) = client.ways.asked
+        session.on_replies(NODE, [Values(asked.id, [(1, 1, b"v")], age_ms=0)])
+        await reading
 
     play(story)
