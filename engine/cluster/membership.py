@@ -215,7 +215,6 @@ class Membership(Rule):
             self._next_heartbeat = core.now + beat
             self._beat()
             core.quorum = self.detector.has_quorum()
-            self._look_at = core.now
         if core.now >= self._look_at or self.steps.take_news():
             self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
             self._looks_soon = self._lead()
