@@ -438,7 +438,7 @@ def _rest(world: World, load: Load) -> None:
     if not world.run_while(lambda: bool(out_of_sync(world)), at_most=at_most, look_every=LOOK_NS):
         raise Violation("liveness", f"not every copy comes to be in sync: {out_of_sync(world)}")
     world.run_for(SECOND)
-    load.stopping = True
+    load.stop()
 
     def busy() -> bool:
         return any(not task.done for client in world.clients.values() for task in client.tasks)

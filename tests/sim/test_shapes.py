@@ -41,7 +41,7 @@ def test_a_row_that_is_not_as_it_was_written_is_found(what: str) -> None:
         load = Load(Recorder(small.world))
         bulk = Bulk(load, Draws("bulk").of("bulk"), namespaces=2, most=50, narrow=True)
         small.world.run_for(30 * SECOND)
-        load.stopping = True
+        load.stop()
         small.world.run_for(5 * SECOND)
         assert bulk.written > 100
         assert bulk.committed > 5

@@ -29,7 +29,7 @@ def many_claim_from_one_queue(plant: Plant | None) -> None:
             rng = Random(number)
             client.spawn(load.repeat(client, rng, queue_of(load, client, rng), SECOND // 10))
         stage.world.run_for(LASTS_NS)
-        load.stopping = True
+        load.stop()
         stage.until(lambda: all(task.done for client in stage.world.clients.values() for task in client.tasks), "all end")
         stage.do(empty(load, stage.client, Random(CLIENTS)))
         stage.curtain()

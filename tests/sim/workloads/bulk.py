@@ -57,7 +57,7 @@ class Bulk:
         """Write batches until the load ends."""
         while not self._load.stopping:
             await self._write()
-            await self.client.pause(self._load.pace * self._rng.randrange(PAUSE_NS))
+            await self._load.pause(self.client, self._load.pace * self._rng.randrange(PAUSE_NS))
 
     async def _write(self) -> None:
         rng = self._rng

@@ -59,7 +59,7 @@ def queue_of(load: Load, client: Client, rng: Random) -> Step:
             if attempt.until is None:  # its client died
                 jobs.end(attempt, client.world.now, committed=None if attempt.committing is not None else False)
         recorder.end(process, "ok")
-        await client.pause(load.pace * rng.randrange(400 * MS))
+        await load.pause(client, load.pace * rng.randrange(400 * MS))
         return process
 
     return step
@@ -114,7 +114,8 @@ class _Worker:
             self._load.jobs.waiting = 0  # but for what is locked; others have expired, or were done by who knows whom
         then = rng.random()
         if then < 0.15:
-            await client.pause(rng.choice([20, 100, 400, 400, 700, 3_500]) * MS)  # for longer than its lease, sometimes
+            idle = rng.choice([20, 100, 400, 400, 700, 3_500]) * MS  # for longer than its lease, sometimes
+            await self._load.pause(client, idle)
         elif then < 0.18:  # it is never heard of again
             self._load.jobs.end(attempt, self._now, committed=False)
             tx.abandon()

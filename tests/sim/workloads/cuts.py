@@ -42,7 +42,7 @@ def cuts_of(load: Load, client: Client, rng: Random) -> Step:
                 first: dict[Namespace, Rows] = {}
                 for namespace in namespaces:
                     first[namespace] = await scanned(client, namespace, snapshot.cut, rng.choice([2, 10, 500]))
-                    await client.pause((LONG_MS if rng.random() < LONG else rng.choice([1, 50, 700])) * MS)
+                    await load.pause(client, (LONG_MS if rng.random() < LONG else rng.choice([1, 50, 700])) * MS)
                 for namespace in reversed(namespaces):
                     await _again(client, namespace, snapshot.cut, first[namespace], rng)
         except errors.Error as error:

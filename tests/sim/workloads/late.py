@@ -39,7 +39,7 @@ def late_of(load: Load, client: Client, rng: Random) -> Step:
             await tx.commit()
         except errors.Error as error:
             process = recorder.failed(process, error)
-            await give_up(tx, rng)
+            await give_up(tx, load, rng)
             return process
         recorder.end(process, "ok")
         if load.given_up:

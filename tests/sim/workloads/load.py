@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from engine import errors
 from engine.client.namespaces import AskNodes
 from rebalance.namespaces import Stands
-from tests.sim.clients import Client
+from tests.sim.clients import SECOND, Client
 from tests.sim.network import MS
 from tests.sim.recorder import Recorder
 from tests.sim.transactions import SimTransaction
@@ -80,6 +81,7 @@ class Load:
         self.done = 0
         self.rivals = Rivals(recorder.world)
         self._element = 0
+        self._pausing: dict[asyncio.Future[None], Client] = {}
 
     def element(self) -> int:
         """A value that is used once."""
@@ -92,7 +94,31 @@ class Load:
         while not self.stopping:
             process = await step(process)
             self.done += 1
-            await client.pause(self.pace * rng.randrange(pause_ns))
+            await self.pause(client, self.pace * rng.randrange(pause_ns))
+
+    async def pause(self, client: Client, ns: int) -> None:
+        """Do nothing for a while, or until the load ends: nobody waits for who is idle."""
+        if self.stopping:
+            return
+        over = client.loop.create_future()
+        timer = client.loop.call_later(ns / SECOND, _end, over)
+        self._pausing[over] = client
+        try:
+            await over
+        finally:
+            timer.cancel()
+            del self._pausing[over]
+
+    def stop(self) -> None:
+        """Let every loop end after what it is at."""
+        self.stopping = True
+        for over, client in list(self._pausing.items()):
+            client.loop.heard(_end, over)
+
+
+def _end(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 def begin(client: Client, rng: Random) -> SimTransaction:
@@ -109,10 +135,10 @@ def begin(client: Client, rng: Random) -> SimTransaction:
     return tx
 
 
-async def give_up(tx: SimTransaction, rng: Random) -> None:
+async def give_up(tx: SimTransaction, load: Load, rng: Random) -> None:
     """Roll back: mostly at once, sometimes when the locks are somebody else's already."""
     if rng.random() < 0.2:
-        await tx.client.pause(rng.choice([50, 1_500, 4_000]) * MS)
+        await load.pause(tx.client, rng.choice([50, 1_500, 4_000]) * MS)
     await tx.rollback()
 
 
@@ -145,5 +171,5 @@ async def set_up(client: Client) -> None:
 async def failed(tx: SimTransaction, load: Load, process: int, rng: Random, error: errors.Error) -> int:
     """A transaction was told an error: record it and give up; the process to go on as."""
     process = load.recorder.failed(process, error)
-    await give_up(tx, rng)
+    await give_up(tx, load, rng)
     return process

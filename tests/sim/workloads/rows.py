@@ -43,7 +43,7 @@ def rows_of(load: Load, client: Client, rng: Random) -> Step:
             # The scan did not happen for certain. Whether the writes did is for those who find them to say.
             recorder.told(error)
             recorder.end(process, "fail")
-            await give_up(tx, rng)
+            await give_up(tx, load, rng)
             return process
         if count is not None and count.counted != len(scan.rows):
             raise Violation(

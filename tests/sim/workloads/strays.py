@@ -56,7 +56,7 @@ async def _ask_after_the_unknown(load: Load, client: Client, rng: Random) -> Non
     await client.call(status, timeout_ns=TIMEOUT_NS)
     if status.outcome != "aborted":
         raise Violation("status", f"a transaction that nobody began is {status.outcome}", About(txs=(tx,)))
-    await client.pause(rng.choice([1, 2_000]) * MS)
+    await load.pause(client, rng.choice([1, 2_000]) * MS)
     writes: list[tuple[str, list[bytes], list[bytes | None]]]
     writes = [("strays", [key, b"stray%d" % rng.randrange(6)], [b"%d" % load.element()] * 2)]
     if writes[0][1][0] == writes[0][1][1]:

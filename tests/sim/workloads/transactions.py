@@ -69,7 +69,7 @@ async def _stop_after_the_votes(tx: SimTransaction, load: Load, process: int, rn
     outcome: Outcome = "fail"
     try:
         await tx.prepare()
-        await tx.client.pause(rng.choice([1, 300, 3_000]) * MS)
+        await load.pause(tx.client, rng.choice([1, 300, 3_000]) * MS)
         if then < 0.3:
             outcome = "info"
             await tx.commit()
