@@ -174,9 +174,9 @@ class Holdings:
         """Whether a transaction that writes the key voted, and its outcome does not count yet."""
         return self._pinned.get(key, False) or key in self.handed
 
-    def in_doubt_in(self, partition: int) -> bool:
-        """Whether there are any such keys in a partition."""
-        return partition in self._doubtful
+    def partitions_in_doubt(self) -> Collection[int]:
+        """Those in which there are any such keys."""
+        return self._doubtful.keys()
 
     def keys_in_doubt(self, partition: int) -> Iterable[Key]:
         """The keys of a partition that are written by transactions that voted and whose outcome is open."""

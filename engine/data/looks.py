@@ -16,8 +16,8 @@ kept, so that who walks through all rows pushes nobody out.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
 from engine.state.replica import Replica
@@ -48,15 +48,33 @@ class _Found(NamedTuple):
     page: Page
 
 
-class Look:
-    """What was found of one shape, by partition. Each is what a page would be that is read now, without its deletes."""
+Head: TypeAlias = tuple[bytes, int, bytes]
+"""The first row that is known of a partition: its key, the partition, its value."""
 
-    __slots__ = ("_bytes", "_down", "_found", "_replica", "_start", "namespace")
+
+class Known(NamedTuple):
+    """What is known of some partitions: a page of each; the first rows of all, in the order of their keys; and of which all
+    is gone that was known, so that there may be more behind it."""
+
+    pages: dict[int, Page]
+    heads: list[Head]
+    passed: list[int]
+
+
+class Look:
+    """What was found of one shape, by partition. Each is what a page would be that is read now, without its deletes.
+
+    Whoever asks for the first rows of all partitions is told of them in order, which is kept: few change in between.
+    """
+
+    __slots__ = ("_bytes", "_down", "_found", "_heads", "_passed", "_replica", "_start", "namespace")
 
     def __init__(self, replica: Replica, shape: Shape) -> None:
         self._replica = replica
         self.namespace, self._start, _, self._down = shape
         self._found: dict[int, _Found] = {}
+        self._heads: list[Head] = []
+        self._passed: dict[int, None] = {}
         self._bytes = 0
 
     def page(self, number: int) -> Page | None:
@@ -71,19 +89,25 @@ class Look:
         self._drop(number)
         return None
 
-    def known(self, numbers: Iterable[int]) -> dict[int, Page]:
-        """The same of many partitions: of those of which it is known."""
-        found, partitions, namespace, known = self._found, self._replica.partitions, self.namespace, dict[int, Page]()
-        for number in numbers:
-            if (each := found.get(number)) is None:
-                continue
-            state, (fragment, counter, page) = partitions.get(number), each
+    def known(self, numbers: Collection[int], doubtful: Collection[int]) -> Known | None:
+        """The same of many partitions, but for those that are doubtful: of those of which it is known. None where more is
+        known than is asked for."""
+        found, partitions, namespace, gone = self._found, self._replica.partitions, self.namespace, list[int]()
+        if len(found) > len(numbers) or not found.keys() <= set(numbers):
+            return None
+        for number, (fragment, counter, _) in found.items():
+            state = partitions.get(number)
             there = state.fragments.get(namespace) if state is not None else None
-            if there is fragment and (there is None or there.counter.highest_applied == counter):
-                known[number] = page
-            else:
-                self._drop(number)
-        return known
+            if there is not fragment or (there is not None and there.counter.highest_applied != counter):
+                gone.append(number)
+        for number in gone:
+            self._drop(number)
+        left_out = {number for number in doubtful if number in found}
+        if not left_out:
+            return Known({number: page for number, (_, _, page) in found.items()}, self._heads.copy(), list(self._passed))
+        pages = {number: page for number, (_, _, page) in found.items() if number not in left_out}
+        passed = [number for number in self._passed if number not in left_out]
+        return Known(pages, [head for head in self._heads if head[1] not in left_out], passed)
 
     def keep(self, number: int, start: bytes, page: Page) -> None:
         """This was read of a partition just now, from `start` on: where the range begins, or what is known of it ends."""
@@ -144,13 +168,25 @@ class Look:
         assert number not in self._found, "what is known is not read again"
         self._found[number] = found
         self._bytes += weight
+        if (rows := found.page.rows) and (value := rows[0][1].value) is not None:
+            insort(self._heads, (rows[0][0], number, value))
+        elif found.page.next is not None:
+            self._passed[number] = None
 
     def _drop(self, number: int) -> None:
-        self._bytes -= _weight(self._found.pop(number).page)
+        page = self._found.pop(number).page
+        self._bytes -= _weight(page)
+        self._passed.pop(number, None)
+        if page.rows:
+            at = bisect_left(self._heads, (page.rows[0][0], number))
+            assert self._heads[at][1] == number, "the first row of each partition is among them"
+            del self._heads[at]
 
     def forget(self) -> None:
         """Nothing of it is known any more."""
         self._found.clear()
+        self._heads.clear()
+        self._passed.clear()
         self._bytes = 0
 
 

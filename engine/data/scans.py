@@ -8,9 +8,8 @@ that a scan promises.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
-from itertools import islice
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
 from msgspec import structs
@@ -195,20 +194,9 @@ class Scanning:
         if following is not None and not self._is_past(following):
             self._opening.append((number, following))
 
-    def _take_up(self, known: Mapping[int, Page]) -> None:
-        """The same of many partitions of which the first rows are at hand, none of them deleted; nothing is passed over."""
-        self._opening = [each for each in self._opening if each[0] not in known]
-        heads, rest, down, bounded = self._heads, self._rest, self._down, self._down or self.request.end is not None
-        for number, page in known.items():
-            rows, following = page.rows, page.next
-            if not rows or (bounded and self._is_past(rows[-1][0])):
-                self._look_into(number, page)
-                continue
-            key, entry = rows[0]
-            assert entry.value is not None, "what is known is no delete"
-            heads.append((key if not down else _Falling(key), number, entry.value))
-            rest[number] = islice(rows, 1, None), following
-        heapify(heads)
+    def _rest_of(self, number: int) -> tuple[Iterator[Row], bytes | None]:
+        """What follows the first row of a partition, and where to go on after that."""
+        return self._rest[number]
 
     def _is_past(self, key: bytes) -> bool:
         """Whether neither this key nor one that follows is asked for."""
@@ -227,7 +215,7 @@ class Scanning:
             self.keys.append(bytes(key) if self._down else key)
             self.values.append(value)
             self._bytes += size
-        rows, following = self._rest[number]
+        rows, following = self._rest_of(number)
         for further, entry in rows:
             if entry.value is not None:
                 heapreplace(self._heads, (further if not self._down else _Falling(further), number, entry.value))

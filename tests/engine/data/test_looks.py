@@ -216,7 +216,7 @@ def test_only_partitions_into_which_something_came_are_looked_into_again() -> No
 
 
 KEYS = st.integers(0, 40).map(lambda number: b"job-%03d" % number)
-RANGES: list[tuple[bytes, bytes | None]] = [(b"", None), (b"job-010", b"job-030"), (b"job-030", None)]
+RANGES: list[tuple[bytes, bytes | None]] = [(b"", None), (b"job-010", b"job-030"), (b"job-030", None), (b"", b"job-004")]
 
 
 @given(st.lists(st.tuples(KEYS, st.booleans()), min_size=1, max_size=60), st.sampled_from(RANGES), st.booleans())

@@ -66,7 +66,8 @@ def test_a_single_write_that_is_under_way_is_passed_over() -> None:
 def test_no_outcome_is_waited_for() -> None:
     queue = Queue()
     queue.node.locks.pin(ANN, [("jobs", JOBS[1]), ("jobs", b"job-")])
-    assert queue.first() == [JOBS[0], JOBS[2], JOBS[3]]
+    for _ in range(3):  # the first rows are known then, and what is in doubt is so still
+        assert queue.first() == [JOBS[0], JOBS[2], JOBS[3]]
     scan = Scan(1, "jobs", list(range(PARTITIONS)), b"", None, 3)
     with heard() as paths:
         assert queue.turn([Asked(1, scan)]) == []
