@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from wal.codec import FormatError, SegmentHeader, check_block, decode_block_header
@@ -54,8 +54,20 @@ class SegmentView(Protocol):
         ...
 
 
-ViewOf = Callable[[int, Iterable[Fragment]], SegmentView | None]
-"""(a segment's first LSN, wanted fragments) -> the segment; None if it is gone."""
+ViewOf = Callable[[int, Wanted], SegmentView | None]
+"""(a segment's first LSN, what is wanted) -> the segment; None if it is gone."""
+
+
+class NothingWanted:
+    """A segment that ends, for each wanted fragment, below all that is wanted: nothing of it is read."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        self.findings: list[Finding] = []
+
+    def records(self, wanted: Wanted, until_lsn: int) -> Iterator[list[Record]]:  # it has none
+        """None."""
+        return iter(())
 
 
 class BlockView:
@@ -240,11 +252,11 @@ class HistoryCursor:
                 return
             self.at_lsn = segment
             try:
-                self._view = view_of(segment, self._active)
+                wanted = {fragment: (want.have.lwm, want.up_to) for fragment, want in self._active.items()}
+                self._view = view_of(segment, wanted)
                 if self._view is None:  # it was trimmed since the cursor was made
                     probe("wal.history.trimmed_under_cursor")
                     continue
-                wanted = {fragment: (want.have.lwm, want.up_to) for fragment, want in self._active.items()}
                 for records in self._view.records(wanted, self._until_lsn):
                     yield records
                     if not self._active:

@@ -18,7 +18,7 @@ Whatever of this a crash cuts short, the log finishes or does again when it is o
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from wal import retention
@@ -27,7 +27,7 @@ from wal.beside import NOTES
 from wal.codec import EMPTY_BODY, SegmentHeader, Trailer, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
-from wal.history import HistoryCursor, SegmentView
+from wal.history import HistoryCursor, SegmentView, Wanted
 from wal.ids import Fragment, Namespace, check_name
 from wal.kept import KEPT, Kept, Reservation, write_kept
 from wal.noting import NOTHING, Noted, note
@@ -409,7 +409,7 @@ class Log:
         if not live.marked and self._segments.fits(len(EMPTY_BODY), NOTHING):
             self._segments.write(EMPTY_BODY, 0, live.last_time_ms, NOTHING)
 
-    def _view(self, first_lsn: int, wanted: Iterable[Fragment]) -> SegmentView | None:
+    def _view(self, first_lsn: int, wanted: Wanted) -> SegmentView | None:
         self._refuse()
         return self._segments.view(first_lsn, wanted)
 

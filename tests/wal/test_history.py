@@ -86,6 +86,21 @@ def test_many_fragments_are_served_in_one_pass_and_each_block_is_read_once() -> 
     assert cursor.missed == []
 
 
+def test_segments_that_end_below_what_is_wanted_are_not_even_opened() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, ROOMY)
+    for n in range(1, 101):
+        append(log, update(n), update(n, partition=1))
+    log.write_index()
+    assert len(log.segments()) > 10
+    before = disk.counts["open"]
+    assert ends(supplied(log, want(98, 100))[0]) == [99, 100]
+    assert disk.counts["open"] - before <= 2
+    before = disk.counts["open"]
+    assert len(supplied(log, want(98, 100), want(10, 100, fragment=("acc", 1)))[0]) == 92
+    assert disk.counts["open"] - before > 10, "of another fragment nearly all is wanted"
+
+
 def test_a_batch_is_about_as_large_as_asked_for() -> None:
     log = a_log(*([update(n, 100)] for n in range(1, 41)))
     cursor = log.history([want(0, 40)])
