@@ -361,6 +361,37 @@ def test_a_reader_in_doubt_is_in_doubt_on_every_copy_or_on_none(way: str, ended:
     assert held == [not ended] * 3, "and after a promotion"
 
 
+@pytest.mark.parametrize("steps", [3, 6, 9])
+@pytest.mark.parametrize("begins", [True, False], ids=["begins", "ends"])
+def test_a_copy_that_misses_a_reader_and_nothing_else_is_told_of_it_before_it_is_vouched_for(
+    begins: bool, steps: int
+) -> None:
+    """It comes to stand at all counters that there are, and contains the same. What it was told of the reader was lost,
+    when nobody waited for its answer."""
+    copies = three()
+    if not begins:
+        copies["n1"].prepare_reader(0, READER)
+        copies.run()
+    historical(copies)
+    move(copies)
+    for _ in range(steps):
+        copies.step()
+    known = len(copies.wire)
+    if begins:
+        copies["n1"].prepare_reader(0, READER)
+    else:
+        copies["n1"].end_reader(0, READER)
+    told = [at for at, (_, to, said) in enumerate(copies.wire) if at >= known and to == "n3" and isinstance(said, Batch)]
+    for at in reversed(told):
+        del copies.wire[at]
+    copies.whole()
+    copies.judge()
+    held = [READER in copies[node].replica.partition(0).prepared for node in copies.copies]
+    assert held == [begins] * 3
+    end(copies)
+    assert (READER in copies["n3"].replica.partition(0).prepared) == begins
+
+
 @pytest.mark.parametrize("begins", [True, False], ids=["begins", "ends"])
 def test_a_reader_that_begins_or_ends_during_the_transfer_is_taken_over(begins: bool) -> None:
     copies = three()

@@ -79,6 +79,7 @@ class World:
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant
+        self.plants_of_clients: dict[str, Callable[[Client], None]] = {}  # what a plant does to those that come
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._directory: Path | None = None
@@ -139,6 +140,8 @@ class World:
         """A new client."""
         assert name not in self.clients, f"client {name} is there already"
         client = self.clients[name] = Client(self, name, host=host, wall_offset_ms=wall_offset_ms)
+        for plant in self.plants_of_clients.values():
+            plant(client)
         return client
 
     def machine_at(self, address: str) -> Machine | None:

@@ -5,17 +5,133 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.errors import CommitUnknown
 from engine.messages import AcceptStep, Demand
+from engine.protocol.requests import Done, Put
 from engine.state.ahead import LARGE_KEYS
+from engine.turn.events import Asked
 from engine.turn.settings import Durability
 from tests.sim.network import MS, Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key, told
-from tests.sim.world import Plant
+from tests.sim.world import SECOND, Plant
 from tests.support.memory_disk import Unsynced
 from wal.ids import partition_of
 
 DATA = Stories()
 story = DATA.story
+
+# Requests that come late.
+
+
+@story
+def a_copy_of_a_request_comes_late_to_another_primary(plant: Plant | None) -> None:
+    """A put was answered, that was acknowledged, and the answer forgotten. Then n1 is lost, and a copy of the request comes
+    to n2, which never heard of its client: the map by which it was sent is older than n2's reign."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, answers_kept=1)) as stage:
+        sent: list[Put] = []
+
+        def listen(src: str, _dst: str, said: object) -> bool:
+            if src == stage.client.name and isinstance(said, Put) and not sent:
+                sent.append(said)
+            return False
+
+        stage.world.network.rules.append(Rule("the put", listen, drop=False))
+        stage.put(key(0), b"first")
+        for _ in range(20):
+            stage.put(key(0), b"later")
+        stage.wait(500)
+        stage.power_cut("n1")
+        stage.left_out("n1")
+        replies: list[object] = []
+        n2 = stage["n2"]
+        n2.receive(Asked(n2.new_session(replies.append), sent[0]))
+        stage.wait(500)
+        stage.must(stage.get(key(0), stage.another()) == b"later", f"what was done long ago is not done again: {replies}")
+        stage.curtain()
+
+
+def _untold(stage: Stage) -> Rule:
+    """The answers to a client are lost from now on."""
+    to = stage.client.name
+    rule = Rule("answers", lambda _src, dst, said: dst == to and isinstance(said, Done), drop=True)
+    stage.world.network.rules.append(rule)
+    return rule
+
+
+def _hang_up(stage: Stage) -> None:
+    for connection in list(stage.client.connections.values()):
+        connection.break_off()
+
+
+@story
+def all_nodes_die_before_an_answer_arrives(plant: Plant | None) -> None:
+    """A put is done, and then there is nobody who could say so, for as long as its client waits."""
+    with Stage(plant) as stage:
+        stage.put(key(0, 1), b"before")
+        untold, put = _untold(stage), PutCall(stage.client.new_tx(), NAMESPACE, [key(0)], [b"1"])
+        putting = stage.begin(stage.client.call(put, timeout_ns=SECOND))
+        stage.wait(200)
+        for name in ("n1", "n2", "n3"):
+            stage[name].stop("killed", process_only=True)
+        stage.wait(1_500)
+        found = putting.failure
+        stage.must(isinstance(found, CommitUnknown), f"it may be done, and its client was told {found!r}")
+        stage.end(untold)
+        stage.start("n1", "n2", "n3")
+        stage.must(stage.get(key(0), stage.another()) == b"1", "it is done")
+        stage.curtain()
+
+
+@story
+def an_answer_is_lost_and_its_request_comes_once_more(plant: Plant | None) -> None:
+    """Meanwhile another client has written the key."""
+    with Stage(plant) as stage:
+        untold = _untold(stage)
+        first = stage.begin_put(key(0), b"first")
+        stage.wait(200)
+        stage.put(key(0), b"second", stage.another())
+        stage.end(untold)
+        _hang_up(stage)
+        stage.until(lambda: first.done, "the first is answered")
+        stage.must(told(first), f"it was done, and its client was told {first.failure!r}")
+        stage.must(stage.get(key(0)) == b"second", "it is not done once more")
+        stage.curtain()
+
+
+@story
+def a_request_is_lost_and_a_later_one_is_answered(plant: Plant | None) -> None:
+    """The connection breaks after it, and the first is asked once more: it has no answer yet, and was not acknowledged."""
+    with Stage(plant) as stage:
+        who = stage.client.name
+        lost = Rule("the put", lambda src, _dst, said: src == who and isinstance(said, Put), drop=True, left=1)
+        stage.world.network.rules.append(lost)
+        first = stage.begin_put(key(0), b"first")
+        stage.wait(100)
+        stage.put(key(0, 1), b"second")
+        stage.put(key(0, 2), b"third")
+        _hang_up(stage)
+        stage.until(lambda: first.done, "the first is answered")
+        stage.must(told(first), f"it is done when it is asked again, and its client was told {first.failure!r}")
+        stage.curtain()
+
+
+@story
+def a_part_of_a_batch_is_lost(plant: Plant | None) -> None:
+    """Of two nodes one is not asked, and the other has answered: the batch is done when both have."""
+    with Stage(plant) as stage:
+        who, keys = stage.client.name, [key(0), key(1)]
+        lost = Rule("a part", lambda src, dst, said: (src, dst) == (who, "n2") and isinstance(said, Put), drop=True, left=1)
+        stage.world.network.rules.append(lost)
+        putting = stage.begin(
+            stage.client.call(PutCall(stage.client.new_tx(), NAMESPACE, keys, [b"1", b"1"]), timeout_ns=ANSWER_NS)
+        )
+        stage.wait(300)
+        _hang_up(stage)
+        stage.until(lambda: putting.done, "it is answered")
+        stage.must(told(putting), f"it is done, and its client was told {putting.failure!r}")
+        stage.must([stage.get(each, stage.another()) for each in keys] == [b"1", b"1"], "all of it is done")
+        stage.curtain()
+
 
 # Copies.
 

@@ -601,3 +601,15 @@ def what_is_over_is_decided_once_more(machine: Machine) -> None:
         original(sender, msgspec.structs.replace(message, in_doubt=True))
 
     around(coordinator, "on_inquired", on_inquired)
+
+
+@TRANSACTIONS.fault("10")
+def what_was_sent_by_an_older_map_is_executed(machine: Machine) -> None:
+    """A primary executes what it knows nothing of, though it was sent under an earlier one, which may have forgotten it."""
+    assert machine.node is not None
+
+    def may_begin(original: Callable[..., bool], session: int, request: Any, local: LocalPartition, tx: TxId) -> bool:
+        with swapped(local, "since", 0):
+            return original(session, request, local, tx)
+
+    around(machine.node.writes.admission, "_may_begin", may_begin)
