@@ -215,7 +215,7 @@ def status(
 
     Of several nodes, the one that has a majority and the newest map is believed, and who does not answer is named.
     """
-    whole = run(_status([part for address in addresses for part in address.split(",") if part]))
+    whole = run(_status([part for address in addresses for part in address.split(",")]))
     if as_json:
         emit([to_json(whole.as_object())])
     else:

@@ -56,8 +56,12 @@ async def _asked(address: str, request: Admin | GetTable, timeout: float) -> Rep
                 reply = decode_replies(await frames.next())[0]
             finally:
                 writer.close()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise errors.Unavailable(f"no answer from {address}: {error or type(error).__name__}") from None
+    except TimeoutError as error:
+        raise errors.Unavailable(f"no answer from {address}: {str(error) or f'nothing within {timeout:g} s'}") from None
+    except asyncio.IncompleteReadError:
+        raise errors.Unavailable(f"no answer from {address}: it hung up") from None
+    except OSError as error:
+        raise errors.Unavailable(f"no answer from {address}: {str(error) or type(error).__name__}") from None
     if isinstance(reply, Failed):
         raise errors.Unavailable(reply.message) if reply.retryable else errors.UsageError(reply.message)
     return reply

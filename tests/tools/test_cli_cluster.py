@@ -174,6 +174,7 @@ def test_nobody_is_reached_and_nothing_is_meant() -> None:
         assert len(result.stderr.splitlines()) == 1
     for words, says in (
         (("cluster", "status", "nowhere"), "'nowhere' is not an address: expected host:port"),
+        (("cluster", "status", ""), "'' is not an address: expected host:port"),
         (("cluster", "init", nowhere, "--nodes", ","), "--nodes is ',': expected names of nodes"),
         (("cluster", "init", nowhere, "--nodes", "n1,n1"), "--nodes names n1 twice"),
         (("cluster", "init", nowhere, "--nodes", "../n1"), "is not a legal name"),

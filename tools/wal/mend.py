@@ -18,9 +18,9 @@ from engine.errors import UsageError
 from engine.host.data_directory import held
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
-from tools.terminal import Unreadable, complain, show
+from tools.terminal import ExitCode, Unreadable, complain, show
 from tools.wal.options import AsJson
-from tools.wal.places import Place, place_of
+from tools.wal.places import Place, empty_text, place_of
 from wal import DirectoryDisk, Finding, Report, list_segments
 from wal import verify as verify_log
 from wal.cut import Loss, copy_part, write_loss
@@ -54,11 +54,20 @@ def cut(
 def repair(directory: Directory, out: Out = None, in_place: InPlace = False, as_json: AsJson = False) -> None:
     """Copy what of a log can be believed: up to the damage, or, if the store has all before it, from behind it on.
 
-    Exit codes: 0 done, or nothing is wrong; 2 usage; 3 it cannot be read or written.
+    Exit codes: 0 done, or nothing is wrong; 2 usage; 3 it cannot be read or written; 6 nothing is wrong with what is there,
+    and its beginning, or all of it, is gone: no copy of it has more.
     """
     place, log = _log_of(directory)
+    if gone := empty_text(place):
+        complain(f"{gone}: nothing is left to be copied; take this node's copies from its peers")
+        raise typer.Exit(ExitCode.MISSING)
     report = verify_log(place.source, owner=place.owner)
     wrong = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
+    if beginning := [finding for finding in wrong if finding.kind == "missing" and finding.lsn < report.first_lsn]:
+        wrong = [finding for finding in wrong if finding not in beginning]
+        if not wrong:
+            complain(f"{place.path}: {beginning[0]}. What is there is whole, and a copy of it would have no more")
+            raise typer.Exit(ExitCode.MISSING)
     if not wrong:
         complain(f"{place.path}: nothing is lost, so there is nothing to repair")
         return

@@ -143,6 +143,9 @@ def test_damage_below_the_checkpoint_costs_the_beginning_and_not_the_end(tmp_pat
     told = answer("repair", path, "--in-place")
     assert told["first_lsn"] > 1
     assert (told["lost_from"], told["lost_to"]) == (1, told["first_lsn"] - 1)
+    assert wal("repair", path, "--in-place").exit_code == 6, "it is repaired, and its beginning is gone"
+    with DirectoryDisk(path / "wal", read_only=True) as disk:
+        assert [loss.last_lsn for loss in read_losses(disk)] == [told["lost_to"]], "what it lacks stays on record"
     with engine.open(path) as database:
         assert len(list(database.namespace("acc"))) == ROWS
 
@@ -156,6 +159,24 @@ def test_a_whole_log_needs_no_repair_and_a_file_that_is_too_short_does(node: Pat
     told = answer("repair", node, "--out", tmp_path / "copy")
     assert told["last_lsn"] > 0
     assert not verify(tmp_path / "copy").damaged
+
+
+def test_what_is_gone_without_a_trace_is_not_called_whole_and_no_copy_of_the_rest_is_made(
+    node: Path, tmp_path: Path
+) -> None:
+    segments = [node / "wal" / info.name for info in list_segments(node / "wal")]
+    segments[0].unlink()
+    for place in (node, node / "wal"):
+        told = wal("repair", place, "--out", tmp_path / "none")
+        assert told.exit_code == 6
+        assert "missing segment=" in told.output
+        assert "a copy of it would have no more" in told.output
+    for segment in segments[1:]:
+        segment.unlink()
+    told = wal("repair", node, "--out", tmp_path / "none")
+    assert told.exit_code == 6
+    assert "has no segment" in told.output
+    assert not (tmp_path / "none").exists()
 
 
 # Exports.
