@@ -92,15 +92,10 @@ class Look:
     def known(self, numbers: Collection[int], doubtful: Collection[int]) -> Known | None:
         """The same of many partitions, but for those that are doubtful: of those of which it is known. None where more is
         known than is asked for."""
-        found, partitions, namespace, gone = self._found, self._replica.partitions, self.namespace, list[int]()
+        found = self._found
         if len(found) > len(numbers) or not found.keys() <= set(numbers):
             return None
-        for number, (fragment, counter, _) in found.items():
-            state = partitions.get(number)
-            there = state.fragments.get(namespace) if state is not None else None
-            if there is not fragment or (there is not None and there.counter.highest_applied != counter):
-                gone.append(number)
-        for number in gone:
+        for number in self._changed():
             self._drop(number)
         left_out = {number for number in doubtful if number in found}
         if not left_out:
@@ -108,6 +103,16 @@ class Look:
         pages = {number: page for number, (_, _, page) in found.items() if number not in left_out}
         passed = [number for number in self._passed if number not in left_out]
         return Known(pages, [head for head in self._heads if head[1] not in left_out], passed)
+
+    def _changed(self) -> list[int]:
+        """Into which of the partitions that are known something came that was not noted, as `page` asks of one."""
+        partitions, namespace, changed = self._replica.partitions, self.namespace, list[int]()
+        for number, (fragment, counter, _) in self._found.items():
+            state = partitions.get(number)
+            there = state.fragments.get(namespace) if state is not None else None
+            if there is not fragment or (there is not None and there.counter.highest_applied != counter):
+                changed.append(number)
+        return changed
 
     def keep(self, number: int, start: bytes, page: Page) -> None:
         """This was read of a partition just now, from `start` on: where the range begins, or what is known of it ends."""

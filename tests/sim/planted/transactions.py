@@ -473,6 +473,7 @@ def what_was_found_is_told_whatever_came_since(machine: Machine) -> None:
         return found.page if found is not None else None
 
     during(machine, machine.node.reads, "_scan_on", Look, "page", page)
+    during(machine, machine.node.reads, "_scan_on", Look, "_changed", lambda look: [])
 
 
 @TRANSACTIONS.fault("5")
