@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from math import isfinite
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -31,7 +32,8 @@ class Codec(Generic[K, V]):
     """A pair of conversions for keys, and one for values. `form` is what is on record with a namespace.
 
     `adds` is the operation that adds to a whole number as this codec writes it; empty: it writes none. `joins`: two values
-    one after the other, as bytes, are a value.
+    one after the other, as bytes, are a value. `in_parts`: no part of a key begins with 255, so that what begins with some
+    whole parts is before these and 255; else any bytes may follow.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Codec(Generic[K, V]):
         form: str = "",
         adds: Literal["", "add", "add-packed"] = "",
         joins: bool = False,
+        in_parts: bool = False,
     ) -> None:
         self.name = name
         self.form = form or name
+        self.in_parts = in_parts
         self.adds = adds
         self.joins = joins
         self.encode_key = encode_key
@@ -154,6 +158,19 @@ CODECS: dict[str, Codec[Any, Any]] = {
 }
 
 
+def _alike(given: object, back: object) -> bool:
+    """Whether two values are alike although they are not equal: some classes do not say when theirs are."""
+    kind = type(given)
+    if given == back or type(back) is not kind:
+        return given == back
+    if isinstance(given, dict) and isinstance(back, dict):
+        return given.keys() == back.keys() and all(_alike(value, back[key]) for key, value in given.items())
+    if isinstance(given, list | tuple) and isinstance(back, list | tuple):
+        return len(given) == len(back) and all(map(_alike, given, back))
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else getattr(kind, "__struct_fields__", ())
+    return bool(names) and all(_alike(getattr(given, name), getattr(back, name)) for name in names)
+
+
 def of_type(kind: type[V]) -> Codec[str, V]:
     """JSON of one type, checked against it when it is written and when it is read. Raises UsageError for no such type."""
     name = getattr(kind, "__name__", str(kind))
@@ -164,7 +181,11 @@ def of_type(kind: type[V]) -> Codec[str, V]:
 
     def encode(value: V) -> bytes:
         encoded = msgspec.json.encode(value)
-        decoder.decode(encoded)
+        back = decoder.decode(encoded)
+        if back != value and not _alike(value, back):
+            raise ValueError(
+                f"it would come back as {back!r:.200}: expected what JSON carries as {name}, and of no subclass"
+            )
         return encoded
 
     adds: Literal["", "add"] = "add" if kind is int else ""
@@ -201,7 +222,8 @@ def by_tuple(codec: CodecName | Codec[Any, Any] | type[Any]) -> Codec[tuple[Any,
     values = codec_of(codec)
     form = f"{values.form} by tuple"
     keys, both = (pack, _decoding(form, unpack)), (values.encode, values.decode)
-    return Codec(f"{values.name} by tuple", *keys, *both, form=form, adds=values.adds, joins=values.joins)
+    name = f"{values.name} by tuple"
+    return Codec(name, *keys, *both, form=form, adds=values.adds, joins=values.joins, in_parts=True)
 
 
 def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]:
@@ -273,11 +295,16 @@ def range_of(codec: Codec[K, Any], prefix: K | None, start: K | None, end: K | N
     if prefix is not None:
         head = codec.encode_key(prefix)
         low = max(low, head)
-        stem = head.rstrip(b"\xff")
-        after = stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+        after = head + b"\xff" if codec.in_parts else _after(head)
         if after is not None and (high is None or after < high):
             high = after
     return _cut(low), _cut(high) if high is not None else None
+
+
+def _after(head: bytes) -> bytes | None:
+    """What comes after all that begins so; None: nothing does."""
+    stem = head.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
 
 def _cut(bound: bytes) -> bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,105 @@ def test_keys_that_are_tuples_sort_as_they_do(db: engine.Database, fresh: Callab
     for key in wrong:
         with pytest.raises(engine.UsageError):
             events.put(key, 1)
+
+
+def test_a_prefix_of_parts_finds_what_begins_with_these_parts_and_nothing_else(
+    db: engine.Database, fresh: Callable[[], str]
+) -> None:
+    ns = db.namespace(fresh(), codec=engine.by_tuple("json"))
+    keys: list[tuple[Any, ...]] = [
+        ("a",),
+        ("a", ""),
+        ("a", 1),
+        ("a", "\U0010ffff"),
+        ("a\0",),
+        ("a\0b", 1),
+        ("a\0\0",),
+        ("ab",),
+    ]
+    keys += [
+        (b"\1", 1),
+        (b"\1\0\2", 1),
+        (b"\1\xff", 1),
+        (1,),
+        (1, True),
+        (256,),
+        (256, None),
+        ("x" * 398,),
+        ("x" * 397, None),
+    ]
+    ns.put_many(dict.fromkeys(keys, 1))
+    for prefix in [(), ("b",), *keys]:
+        found = sorted((key for key in keys if key[: len(prefix)] == prefix), key=pack)
+        assert [key for key, _ in ns.scan(prefix=prefix)] == found
+        assert [key for key, _ in ns.scan(prefix=prefix, reverse=True)] == found[::-1]
+        with db.transaction() as tx:
+            assert [key for key, _ in tx.namespace(ns).scan(prefix=prefix)] == found
+
+
+@dataclass
+class Reading:
+    """A value whose fields take more than JSON has."""
+
+    level: float | None = None
+    tags: Any = None
+
+
+@dataclass
+class Corrected(Reading):
+    """Another one, which has more."""
+
+    by: str = ""
+
+
+@dataclass(eq=False)
+class Silent:
+    """A value that does not say what equals it."""
+
+    inner: list[Reading]
+    next: Silent | None = None
+
+
+def test_a_type_refuses_what_would_come_back_as_something_else(db: engine.Database, fresh: Callable[[], str]) -> None:
+    lossy: list[tuple[Any, Any]] = [
+        (Reading, Reading(math.inf)),
+        (Reading, Reading(math.nan)),
+        (Reading, Reading(1.0, (1, 2))),
+        (Reading, Reading(1.0, {1, 2})),
+        (Reading, Reading(1.0, {1: 2})),
+        (Reading, Reading(1.0, b"raw")),
+        (Reading, Reading((1 << 60) + 1)),
+        (Reading, Corrected(1.0, None, "ann")),
+        (Silent, Silent([Reading(-math.inf)])),
+        (Silent, Silent([], Silent([Corrected(by="ann")]))),
+        (dict, {"a": (1, 2)}),
+        (dict[str, object], {"a": b"raw"}),
+        (float | None, math.inf),
+        (list[int], (1, 2)),
+    ]
+    for kind, value in lossy:
+        ns = db.namespace(fresh(), codec=kind)
+        with pytest.raises(engine.UsageError, match=r"it would come back as .*: expected what JSON carries as "):
+            ns.put("k", value)
+        assert ns.get("k") is None
+    kept: list[tuple[Any, Any]] = [
+        (Reading, Reading(5, ["a", {"b": None}])),
+        (Corrected, Corrected(1.5, None, "ann")),
+        (dict[int, tuple[int, ...]], {1: (2, 3)}),
+        (set[int], {1, 2}),
+        (float, 5),
+        (bytes, b"raw"),
+        (datetime, datetime(2026, 11, 26, tzinfo=UTC)),
+    ]
+    for kind, value in kept:
+        ns = db.namespace(fresh(), codec=kind)
+        ns.put("k", value)
+        assert ns.get("k") == value
+    silent = db.namespace(fresh(), codec=Silent)
+    silent.put("k", Silent([Reading(1.0)], Silent([])))
+    found = silent.get("k")
+    assert found is not None
+    assert (found.inner, type(found.next)) == ([Reading(1.0)], Silent)
 
 
 @given(st.lists(PARTS, max_size=4).map(tuple))
