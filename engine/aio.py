@@ -137,6 +137,7 @@ class Database(OfThisProcess, Access, WithNamespaces):
         super().__init__(session)
         self.where = where
         self._close = close
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def embedded(self) -> bool:
@@ -267,11 +268,18 @@ class Database(OfThisProcess, Access, WithNamespaces):
         return "committed" if outcome == "committed" else "aborted"
 
     async def close(self) -> None:
-        """End everything that is under way and hang up."""
-        await self.session.close()
-        if self._close is not None:
-            await self._close()
-            self._close = None
+        """End everything that is under way and hang up. Whoever is cancelled meanwhile may close it again, and waits."""
+        self.session.check_loop()
+        if self._closing is None:
+            self._closing = self.session.loop.create_task(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        try:
+            await self.session.close()
+        finally:
+            if self._close is not None:
+                await self._close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -325,7 +333,11 @@ async def open_embedded(path: str | Path, settings: dict[str, Any], **how: Any) 
     session.links = node
     node.begin(session)
     session.begin()
-    if not await session.wait_for_table(30.0):
-        await node.stop()
-        raise errors.Unavailable(f"the node in {path} did not start")
-    return Database(session, f"embedded {path}", node.stop)
+    database = Database(session, f"embedded {path}", node.stop)
+    try:
+        if not await session.wait_for_table(30.0):
+            raise errors.Unavailable(f"the node in {path} did not start")
+    except BaseException:
+        await database.close()
+        raise
+    return database

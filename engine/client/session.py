@@ -442,8 +442,11 @@ async def reached(seeds: list[Address], timeout: float, *, domain: str, name: st
     session = Session(seeds, timeout=timeout, domain=domain, name=name)
     session.links = SocketLinks(session)
     session.begin()
-    if not await session.wait_for_table(timeout):
+    try:
+        if not await session.wait_for_table(timeout):
+            why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
+            raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
+    except BaseException:
         await session.close()
-        why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
-        raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
+        raise
     return session

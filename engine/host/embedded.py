@@ -106,13 +106,25 @@ class Embedded:
             self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
+def _give_back(opening: asyncio.Future[DataDirectory]) -> None:
+    """What was opened for somebody who has given up."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
 async def open_node(path: object, options: Mapping[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
     """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
     settings = settings_of(options, ALONE)
     place = directory_of(path)
-    directory = await asyncio.get_running_loop().run_in_executor(
+    opening = asyncio.get_running_loop().run_in_executor(
         None, lambda: open_data_directory(place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
     )
+    try:
+        directory = await asyncio.shield(opening)
+    except asyncio.CancelledError:  # the thread opens it all the same
+        opening.add_done_callback(_give_back)
+        await asyncio.wait([opening])
+        raise
     node = Node(
         settings,
         directory.replica,

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -295,3 +295,31 @@ def test_every_await_may_be_cancelled(addresses: str, tmp_path: Path) -> None:
             await story(db)
 
     asyncio.run(both())
+
+
+STAGES_SECONDS = [0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04]
+"""After so long, opening and closing are cancelled: from the first await to the last."""
+
+
+def test_opening_and_closing_may_be_cancelled(addresses: str, tmp_path: Path) -> None:
+    async def given_up(work: Coroutine[Any, Any, Any], seconds: float) -> Any:
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(seconds)
+        task.cancel()
+        end: Any = (await asyncio.gather(task, return_exceptions=True))[0]
+        assert not isinstance(end, Exception), repr(end)
+        return end
+
+    async def story(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:
+        for seconds in STAGES_SECONDS:
+            database = await given_up(begin(), seconds)
+            if isinstance(database, aio.Database):
+                await database.close()
+            database = await begin()  # nobody has it
+            await given_up(database.close(), seconds)
+            await asyncio.gather(database.close(), database.close())  # nobody is told of what is closed already
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not tasks, "nobody is at work any more"
+
+    asyncio.run(story(lambda: aio.open(tmp_path / "node")))
+    asyncio.run(story(lambda: aio.connect(addresses)))
