@@ -19,6 +19,7 @@ from engine import errors
 
 T = TypeVar("T")
 
+ELSEWHERE = "this database belongs to another event loop: connect to it in the one that uses it"
 OWN_THREAD = "a blocking call was made on the database's own thread: use engine.aio there"
 CHUNK_ROWS = 1000
 """So many rows of an iterator are fetched in one pass through the loop."""
@@ -132,6 +133,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this code runs on that loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

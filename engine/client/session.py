@@ -15,6 +15,7 @@ from engine import errors
 from engine.client.calls import Call
 from engine.client.flights import NEVER
 from engine.client.leases import CutLeases
+from engine.client.loop import ELSEWHERE, is_running
 from engine.client.routing import Router
 from engine.client.timing import REAL, Renewals, Surroundings, check_seconds
 from engine.errors import ProtocolError
@@ -40,7 +41,6 @@ LOOK_SECONDS = 0.2
 STOOD_STILL_NS = 1_000_000_000
 """A loop that did not tick for longer was stopped with its process or its machine, or somebody blocked it: nobody looked
 at what arrived meanwhile, and a node in this process did not run either. No more than this counts as having waited."""
-ELSEWHERE = "this database belongs to another event loop: connect to it in the one that uses it"
 C = TypeVar("C", bound=Call)
 
 
@@ -187,11 +187,7 @@ class Session:
 
     def check_loop(self) -> None:
         """Refuse who does not run on the loop."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is not self.loop:
+        if not is_running(self.loop):
             self._check_whole()  # the child of a fork is told so
             raise errors.UsageError(ELSEWHERE)
 
