@@ -33,7 +33,7 @@ class Codec(Generic[K, V]):
 
     `adds` is the operation that adds to a whole number as this codec writes it; empty: it writes none. `joins`: two values
     one after the other, as bytes, are a value. `in_parts`: no part of a key begins with 255, so that what begins with some
-    whole parts is before these and 255; else any bytes may follow.
+    whole parts is before these and 255; else any bytes may follow. `reads_all`: it can read whatever is kept in its form.
     """
 
     def __init__(
@@ -48,10 +48,12 @@ class Codec(Generic[K, V]):
         adds: Literal["", "add", "add-packed"] = "",
         joins: bool = False,
         in_parts: bool = False,
+        reads_all: bool = False,
     ) -> None:
         self.name = name
         self.form = form or name
         self.in_parts = in_parts
+        self.reads_all = reads_all
         self.adds = adds
         self.joins = joins
         self.encode_key = encode_key
@@ -146,12 +148,14 @@ def _codec(
     adds: Literal["", "add", "add-packed"] = "",
     joins: bool = False,
 ) -> Codec[str, V]:
-    keys = _encoding(_text), _decoding(name, bytes.decode)
-    return Codec(name, *keys, _encoding(encode), _decoding(name, decode), form=form, adds=adds, joins=joins)
+    keys, both = (_encoding(_text), _decoding(name, bytes.decode)), (_encoding(encode), _decoding(name, decode))
+    return Codec(
+        name, *keys, *both, form=form, adds=adds, joins=joins, reads_all=not form
+    )  # of a form, each type reads its own
 
 
 CODECS: dict[str, Codec[Any, Any]] = {
-    "bytes": Codec("bytes", _bytes, bytes, _bytes, bytes, adds="add", joins=True),
+    "bytes": Codec("bytes", _bytes, bytes, _bytes, bytes, adds="add", joins=True, reads_all=True),
     "str": _codec("str", _text, bytes.decode, adds="add", joins=True),
     "json": _codec("json", _encode_json, msgspec.json.decode, adds="add"),
     "msgpack": _codec("msgpack", _encode_msgpack, msgspec.msgpack.decode, adds="add-packed"),
@@ -223,7 +227,9 @@ def by_tuple(codec: CodecName | Codec[Any, Any] | type[Any]) -> Codec[tuple[Any,
     form = f"{values.form} by tuple"
     keys, both = (pack, _decoding(form, unpack)), (values.encode, values.decode)
     name = f"{values.name} by tuple"
-    return Codec(name, *keys, *both, form=form, adds=values.adds, joins=values.joins, in_parts=True)
+    return Codec(
+        name, *keys, *both, form=form, adds=values.adds, joins=values.joins, in_parts=True, reads_all=values.reads_all
+    )
 
 
 def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]:

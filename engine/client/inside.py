@@ -195,8 +195,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get_and_put(self, key: K, value: V, default: object = None) -> object:
         """Set a key; the value that it had, or `default`."""
         encoded, new = key_of(self.codec, key), value_of(self.codec, value)
-        found = await self._change(encoded, lambda seen: (True, new, seen[2]))
-        return default if found is None else self.codec.decode(found)
+        return await self._change(encoded, lambda seen: (True, new, self._read(seen, default)))
 
     @overload
     async def get_and_delete(self, key: K, default: None = None) -> V | None: ...
@@ -206,8 +205,11 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_delete(self, key: K, default: object = None) -> object:
         """Delete a key; the value that it had, or `default`."""
-        found = await self._change(key_of(self.codec, key), lambda seen: (seen[2] is not None, None, seen[2]))
-        return default if found is None else self.codec.decode(found)
+        encoded = key_of(self.codec, key)
+        return await self._change(encoded, lambda seen: (seen[2] is not None, None, self._read(seen, default)))
+
+    def _read(self, seen: Seen, default: object) -> object:
+        return default if seen[2] is None else self.codec.decode(seen[2])
 
     @overload
     async def pop(self, key: K) -> V: ...

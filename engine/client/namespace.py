@@ -7,7 +7,7 @@ first write that this is on record: of two programs that disagree the second is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 from engine import errors
@@ -128,6 +128,23 @@ class Namespace:
                 return found
             made = await self.swap(key, when, left(), new=new, how="exchange")
         return made.found
+
+    async def exchange_if_read(
+        self, key: bytes, new: bytes | None, timeout: float | None, read: Callable[[bytes], object]
+    ) -> bytes | None:
+        """The same, for whoever may be unable to `read` what is there: what this raises is raised, and nothing is done."""
+        left = time_left(timeout, self.session.seconds)
+        while True:
+            if self.known != "agreed":
+                await self.agree(left())
+            found = (await self.session.call(GetCall(self.name, [key]), timeout=left())).values[0][2]
+            if found is not None:
+                read(found)
+            elif new is None:
+                return None
+            when = "absent" if found is None else "equals"
+            if (await self.swap(key, when, left(), old=found, new=new)).applied:
+                return found
 
     async def write(self, call: Writer, timeout: float | None) -> Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""

@@ -187,7 +187,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
     async def get_and_put(self, key: K, value: V, default: object = None, *, timeout: float | None = None) -> object:
         """Set a key; the value that it had, or `default`."""
         encoded, new = key_of(self.codec, key), value_of(self.codec, value)
-        found = await self._raw.exchange(encoded, "always", new, timeout)
+        found = await self._exchange(encoded, "always", new, timeout)
         return default if found is None else self.codec.decode(found)
 
     @overload
@@ -198,8 +198,14 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_delete(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
         """Delete a key; the value that it had, or `default`."""
-        found = await self._raw.exchange(key_of(self.codec, key), "present", None, timeout)
+        found = await self._exchange(key_of(self.codec, key), "present", None, timeout)
         return default if found is None else self.codec.decode(found)
+
+    async def _exchange(self, encoded: bytes, when: str, new: bytes | None, timeout: float | None) -> bytes | None:
+        """What a codec may be unable to read is read before it is taken away."""
+        if self.codec.reads_all:
+            return await self._raw.exchange(encoded, when, new, timeout)
+        return await self._raw.exchange_if_read(encoded, new, timeout, self.codec.decode)
 
     @overload
     async def pop(self, key: K, *, timeout: float | None = None) -> V: ...

@@ -246,3 +246,24 @@ def test_an_optimistic_transaction_that_lost_its_key_conflicts(db: engine.Databa
         tx.namespace(ns).increment("n")
         ns.increment("n")
     assert ns.get("n") == 2
+
+
+def test_what_a_type_cannot_read_is_not_taken_away(db: engine.Database, fresh: Name, where: Any) -> None:
+    name = fresh()
+    free, typed = db.namespace(name, codec="json"), db.namespace(name, codec=int)
+    for value in ("three", "x" * (ANSWER_BYTES_MAX + 1)):
+        free.put("k", value)
+        for take in (lambda n: n.pop("k"), lambda n: n.get_and_delete("k"), lambda n: n.get_and_put("k", 4)):
+            with pytest.raises(engine.UsageError, match="what is stored is not what codec 'int' wrote"):
+                where(typed, take)
+            assert free.get("k") == value
+
+    def caught(tx: Any) -> None:
+        with pytest.raises(engine.UsageError):
+            tx.namespace(typed).pop("k")
+
+    db.run(caught)
+    assert free.get("k") == value
+    typed.put("k", 3)
+    assert where(typed, lambda n: [n.get_and_put("k", 4), n.get_and_delete("k"), n.get_and_delete("k", 7)]) == [3, 4, 7]
+    assert where(typed, lambda n: [n.get_and_put("k", 5, 6), n.pop("k"), n.pop("k", None)]) == [6, 5, None]
