@@ -29,7 +29,7 @@ from engine.client.blocking_namespaces import BlockingNamespaces
 from engine.client.blocking_snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
-from engine.client.loop import Loop, immortal, iterate, walked
+from engine.client.loop import Loop, immortal, iterate, opened, walked
 from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
 from engine.client.oneshot import Operation
@@ -399,11 +399,7 @@ def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # na
 
 def _start(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> Database:
     loop = Loop()
-    try:
-        return Database(loop, loop.run(begin()), begin)
-    except BaseException:
-        loop.stop()
-        raise
+    return Database(loop, opened(loop, begin), begin)
 
 
 @overload

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from engine import errors
 
@@ -170,6 +170,42 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+class Closed(Protocol):
+    """What is to be closed again."""
+
+    async def close(self) -> None:
+        """Close it."""
+        ...
+
+
+Opened = TypeVar("Opened", bound=Closed)
+
+
+def opened(loop: Loop, begin: Callable[[], Coroutine[Any, Any, Opened]]) -> Opened:
+    """What `begin` opens on the loop. If its caller is interrupted meanwhile, as by Ctrl-C, it is closed, however far it
+    is, and so is the loop."""
+    begun = list[asyncio.Task[Opened]]()
+
+    async def work() -> Opened:
+        begun.append(asyncio.ensure_future(begin()))
+        return await begun[0]
+
+    async def give_up() -> None:
+        for task in begun:
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                await task.result().close()
+
+    try:
+        return loop.run(work())
+    except BaseException:
+        try:
+            loop.run(give_up())
+        finally:
+            loop.stop()
+        raise
 
 
 def iterate(run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[T]) -> Iterator[T]:

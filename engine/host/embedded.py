@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from engine import errors
@@ -106,8 +107,8 @@ class Embedded:
             self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
-def _give_back(opening: asyncio.Future[DataDirectory]) -> None:
-    """What was opened for somebody who has given up."""
+def _give_back(opening: Future[DataDirectory]) -> None:
+    """What was opened for somebody who has given up, and whose loop may be over."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
@@ -116,14 +117,14 @@ async def open_node(path: object, options: Mapping[str, Any], *, disk: MakeDisk 
     """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
     settings = settings_of(options, ALONE)
     place = directory_of(path)
-    opening = asyncio.get_running_loop().run_in_executor(
-        None, lambda: open_data_directory(place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
-    )
+    thread = ThreadPoolExecutor(1, thread_name_prefix="foreshore-open")
+    opening = thread.submit(open_data_directory, place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+    thread.shutdown(wait=False)
     try:
-        directory = await asyncio.shield(opening)
-    except asyncio.CancelledError:  # the thread opens it all the same
+        directory = await asyncio.wrap_future(opening)
+    except asyncio.CancelledError:  # it is opened all the same
         opening.add_done_callback(_give_back)
-        await asyncio.wait([opening])
+        await asyncio.wait([asyncio.wrap_future(opening)])
         raise
     node = Node(
         settings,

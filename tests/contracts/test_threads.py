@@ -323,3 +323,27 @@ def test_opening_and_closing_may_be_cancelled(addresses: str, tmp_path: Path) ->
 
     asyncio.run(story(lambda: aio.open(tmp_path / "node")))
     asyncio.run(story(lambda: aio.connect(addresses)))
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import engine
+for seconds in (0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.03, 0.05, 0.08):
+    try:
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+        db = engine.open(sys.argv[1])
+        time.sleep(60)
+    except KeyboardInterrupt:
+        if "db" in globals():
+            db.close()
+            del db
+    with engine.open(sys.argv[1]) as db:
+        db.namespace("a")[b"k"] = b"v"
+    del db
+"""
+
+
+def test_who_interrupts_the_opening_of_a_database_may_open_it_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "node")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
+    assert (ran.returncode, ran.stderr) == (0, "")
