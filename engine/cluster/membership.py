@@ -92,6 +92,7 @@ class Membership(Rule):
         self._next_heartbeat = 0
         self._said_promoting = False  # in its last one
         self._look_at = 0  # not before this it is looked again whether an exchange is due
+        self._pace = min(core.settings.heartbeat_ms, core.settings.exchange_delay_ms // 2) * MS  # from one look to the next
         self._looks_soon = True  # it is looked then, and not when something comes or at the next beat
         self._silent: list[NodeId] = []  # who was suspected when this node last looked
         self._silence_at: int | None = 0  # when somebody may come to be suspected
@@ -216,7 +217,7 @@ class Membership(Rule):
             self._beat()
             core.quorum = self.detector.has_quorum()
         if core.now >= self._look_at or self.steps.take_news():
-            self._look_at = core.now + min(beat, core.settings.exchange_delay_ms * MS // 2)
+            self._look_at = core.now + self._pace
             self._looks_soon = self._lead()
         self.alarm.at = min(self._next_heartbeat, self._look_at) if self._looks_soon else self._next_heartbeat
         if self._silence_at is not None:
@@ -250,7 +251,8 @@ class Membership(Rule):
         if silent != self._silent:
             if any(n not in silent for n in self._silent):
                 self._next_heartbeat = self.core.now  # who joins waits until everybody hears it
-            self._silent, self._looks_soon = silent, True
+            self._silent = silent
+            self._look_by(max(self._look_at, self.core.now + self._pace // 2))
             self.exchange.look_again()
         self._silence_at = self.detector.next_suspicion()
 

@@ -242,6 +242,8 @@ def _two_coordinators(plant: Plant | None, *, restart: bool = False, announce: b
     """n1 and n2 hear only n3, and both want to lead; n3 promised n2 the higher ballot, and n1 asks again and again."""
     with Stage(plant) as stage:
         unheard = [stage.lose("single-map", "n3", "n1")] if announce else []
+        stage.world.network.cut("apart", [("n2", "n1")])
+        stage.wait(250)  # n1 is the first to miss the other
         stage.world.network.cut("apart", [("n1", "n2"), ("n2", "n1")])
         held = [stage.lose("full-map", "n1", "n3"), stage.lose("full-map", "n2", "n3")]
         untold = stage.lose("commit")
