@@ -6,10 +6,10 @@ which of them are forgotten (`wal.records.Forget`), and nothing else does; `engi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
-from wal.ids import SESSION_BYTES, TxId, tx_of, whole_of
+from wal.ids import SESSION_BYTES, TxId, end_of, tx_of
 
 COMMITTED = 1
 ABORTED = 2
@@ -100,16 +100,16 @@ class Results:
         self._outcomes.pop(tx, None)
         self._answers.pop(tx, None)
 
-    def forget_up_to(self, answered: Iterable[tuple[bytes, int]]) -> None:
+    def forget_up_to(self, answered: Collection[tuple[bytes, int]]) -> None:
         """The log says that of each of these sessions the answers up to a sequence number are forgotten."""
         self._take_in()
-        last = {session: tx_of(session, sequence) for session, sequence in answered}
-        known = [(tx, last.get(tx[:SESSION_BYTES])) for tx in self._outcomes]
-        gone = [tx for tx, up_to in known if up_to is not None and whole_of(tx) <= up_to]
-        for tx in gone:
-            del self._outcomes[tx]
-            self._answers.pop(tx, None)
-        self.floor = max(self.floor, *last.values(), b"")
+        outcomes, answers = self._outcomes, self._answers
+        end = {session: end_of(session, sequence) for session, sequence in answered}.get
+        for tx in [tx for tx in outcomes if tx < end(tx[:SESSION_BYTES], b"")]:
+            del outcomes[tx]
+            if answers:
+                answers.pop(tx, None)
+        self.floor = max(self.floor, *(tx_of(session, sequence) for session, sequence in answered), b"")
 
     def merge(self, txs: list[TxId], outcomes: list[int], floor: TxId, answers: Iterable[tuple[TxId, bytes]] = ()) -> None:
         """Take over what another copy knows."""

@@ -200,6 +200,11 @@ def whole_of(tx: TxId) -> TxId:
     return tx[:TX_ID_BYTES]
 
 
+def end_of(session: bytes, sequence: int) -> bytes:
+    """In the order of bytes all ids of a session up to this number come before it, with their pieces, and no others."""
+    return tx_of(session, sequence) + b"\xff\xff\xff" if sequence >= 0 else b""
+
+
 def tx_name(tx: TxId) -> str:
     """How a transaction, and each of its pieces, prints everywhere: the hexadecimal id, or `-` for none."""
     return tx[:TX_ID_BYTES].hex() if tx else "-"

@@ -21,32 +21,20 @@ NOTHING: dict[Item, None] = {}
 class Errand:
     """A call under way."""
 
-    __slots__ = (
-        "answered",
-        "attempts",
-        "begun",
-        "call",
-        "cause",
-        "deadline",
-        "flights",
-        "last",
-        "over",
-        "retry_at",
-        "todo",
-    )
+    # What every errand begins with stands in the class: most are done at once.
+    todo: list[Item] | None = None  # None: not split yet, because there is no table
+    flights = 0
+    answered: dict[Item, None] = NOTHING  # of what any copy may answer
+    attempts = 0
+    retry_at = 0
+    last = ""  # why it had to be tried again, for a person
+    cause = ""  # the same as a code, where there is one
+    over = False  # finished, or nobody waits for it any more
 
     def __init__(self, call: Call, begun: int, deadline: int) -> None:
         self.call = call
         self.begun = begun
         self.deadline = deadline
-        self.todo: list[Item] | None = None  # None: not split yet, because there is no table
-        self.flights = 0
-        self.answered = NOTHING  # of what any copy may answer
-        self.attempts = 0
-        self.retry_at = 0
-        self.last = ""  # why it had to be tried again, for a person
-        self.cause = ""  # the same as a code, where there is one
-        self.over = False  # finished, or nobody waits for it any more
 
     def hindered(self, why: str, cause: str = "") -> None:
         """It has to be tried again."""

@@ -49,10 +49,9 @@ class ClientSession:
 
     def close(self, number: int) -> None:
         """There is an answer, or nobody will ask again."""
-        still_open = self.open
+        still_open, low = self.open, number + 1
         if still_open.pop(number, None) is not None and number == self.low:
-            low = number + 1
-            while low < self.next and low not in still_open:
+            while low not in still_open and low < self.next:
                 low += 1
             self.low = low
 

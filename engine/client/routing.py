@@ -27,8 +27,8 @@ TABLE_MS = 300
 ASKED_AGAIN_MS = 300_000
 """A write that had no answer for so long is not asked again: nodes keep answers for longer, but not for ever."""
 
-_ONLY = [0]
-"""The items of a call that has one."""
+_ONLY = [0]  # the items of a call that has one
+_REFUSALS, _OF_A_MAP = (Remap, Failed), (Done, Values)  # answers; these say by which map they were given
 
 
 class Router:
@@ -57,8 +57,6 @@ class Router:
         """The table in use."""
         return self.places.topology
 
-    # Transaction ids.
-
     def keep(self) -> None:
         """Tell every node that this client lives, and which answers it has."""
         sessions = self.identity.acknowledged
@@ -76,9 +74,9 @@ class Router:
         if deadline < self._due:
             self._due = deadline
         errand = self._calls[id(call)] = Errand(call, self.now, deadline)
-        route, topology = self.places.route, self.places.topology
-        number = call.only_partition(topology) if topology is not None and not call.anywhere else None
-        if number is not None and (address := route[number]) is not None:
+        places = self.places
+        number = call.only_partition(places.topology) if places.topology is not None and not call.anywhere else None
+        if number is not None and (address := places.route[number]) is not None:
             errand.todo = []
             self._send(errand, _ONLY, address)  # nearly every call is of this kind: one item, and all is well
         else:
@@ -93,21 +91,20 @@ class Router:
                 self.identity.close(call.tx)
 
     def _send(self, errand: Errand, items: list[Item], address: Address) -> None:
-        request_id = self._next_id
+        request_id, now, call = self._next_id, self.now, errand.call
         self._next_id = request_id + 1
-        self._flights[request_id] = Flight(errand, items, address, self.now)
+        flight = self._flights[request_id] = Flight(errand, items, address, now)
         if self._listen_at is None:
-            self._listen_at = self.now + SILENCE_MS * MS
+            self._listen_at = now + SILENCE_MS * MS
         errand.flights += 1
-        call = errand.call
-        if call.anywhere:
-            self._elsewhere.add(request_id, self._flights[request_id])
-        call.within_ms = errand.within_ms(self.now)
+        call.within_ms = errand.within_ms(now)
         if call.writes:
             call.acked = self.identity.acked(call.tx)
             call.version = self.places.number
+        elif call.anywhere:
+            self._elsewhere.add(request_id, flight)
         elif isinstance(call, StatusCall):
-            age = self.identity.age_ns(call.tx, self.now)
+            age = self.identity.age_ns(call.tx, now)
             call.age_ms = age // MS if age >= 0 else -1
         self.sends.append((address, call.request(request_id, items)))
 
@@ -190,7 +187,7 @@ class Router:
             errand.over = True
             call = errand.call
             if call.writes:
-                if call.ends and call.error is None:
+                if call.error is None and call.ends:
                     self.identity.close(call.tx)
                 else:
                     self._close(call)
@@ -228,37 +225,32 @@ class Router:
             return
         errand = flight.errand
         errand.flights -= 1
-        if isinstance(reply, Remap):
-            errand.hindered(f"{address} is not primary at version {reply.version}")
-            if reply.begun:
-                probe("client.remapped_under_way")
-                errand.call.unanswered = True
-            self._redo(errand, flight.items, stale=reply.version >= version_of(self.topology))
-        elif isinstance(reply, Failed):
-            self._take_failure(errand, flight, reply)
+        if isinstance(reply, _REFUSALS):
+            self._take_refusal(errand, flight, reply)
+            return
+        number, call = self.places.number, errand.call
+        if isinstance(reply, _OF_A_MAP) and reply.version > number and reply.version >> MINOR_BITS > number >> MINOR_BITS:
+            self._want_table()  # somebody joined, left or failed
+        asked = call.asked
+        if not self._takes(call, errand, flight.items, reply):
+            return
+        if call.rest:
+            assert errand.todo is not None
+            errand.todo.extend(call.rest)
+            call.rest = ()
+            self._push(errand)
+        if errand.flights or errand.todo:
+            call.begun = asked
         else:
-            if isinstance(reply, Done | Values) and reply.version >> MINOR_BITS > self.places.number >> MINOR_BITS:
-                self._want_table()  # somebody joined, left or failed
-            asked = errand.call.asked
-            if not self._takes(errand, flight.items, reply):
-                return
-            if errand.call.rest:
-                assert errand.todo is not None
-                errand.todo.extend(errand.call.rest)
-                errand.call.rest = ()
-                self._push(errand)
-            if not errand.flights and not errand.todo:
-                self._finish(errand)
-            else:
-                errand.call.begun = asked
+            self._finish(errand)
 
-    def _takes(self, errand: Errand, items: list[Item], reply: Reply) -> bool:
+    def _takes(self, call: Call, errand: Errand, items: list[Item], reply: Reply) -> bool:
         try:
-            errand.call.take(items, reply)
+            call.take(items, reply)
         except errors.ProtocolError as error:
             self._fail(errand, error)
             return False
-        if errand.call.anywhere:
+        if call.anywhere:
             errand.was_answered(items)
         return True
 
@@ -269,7 +261,7 @@ class Router:
             return
         probe("client.heard_late")
         errand = flight.errand
-        if not self._takes(errand, flight.items, reply):
+        if not self._takes(errand.call, errand, flight.items, reply):
             return
         errand.call.rest = ()
         withdraw_repeated(self._flights, errand)
@@ -283,7 +275,15 @@ class Router:
         errand.todo.extend(items)
         self._again(errand, stale=stale)
 
-    def _take_failure(self, errand: Errand, flight: Flight, reply: Failed) -> None:
+    def _take_refusal(self, errand: Errand, flight: Flight, reply: Remap | Failed) -> None:
+        """It is to be asked elsewhere, or later, or not at all."""
+        if isinstance(reply, Remap):
+            errand.hindered(f"{flight.address} is not primary at version {reply.version}")
+            if reply.begun:
+                probe("client.remapped_under_way")
+                errand.call.unanswered = True
+            self._redo(errand, flight.items, stale=reply.version >= version_of(self.topology))
+            return
         error = refused(errand, reply, awaited=reply.code == Code.ANSWERED and self.identity.awaits(errand.call.tx))
         if error is not None:
             self._fail(errand, error)

@@ -149,7 +149,8 @@ class Session:
     async def call(self, call: C, *, timeout: float | None = None) -> C:
         """Do a call; raise its error."""
         seconds = self.timeout if timeout is None else check_seconds("timeout", timeout)
-        self._check_open()
+        if self.closed or self.failure is not None:
+            self._check_open()
         future: asyncio.Future[None] = self.loop.create_future()
         call.waiter = future
         now = self.clock()

@@ -24,6 +24,7 @@ CLAIMS_KEPT = 8
 it started again without being heard."""
 
 Key = tuple[NodeId, str, int]
+_FSYNC = Durability.FSYNC
 
 
 class Claims:
@@ -133,20 +134,23 @@ class Claims:
 
     def _claimed(self, key: Key, durable_lsn: int, voted_lsn: int) -> None:
         """Take a claim, and log it if it must outlive this node by itself."""
-        sure = durable_lsn if self.core.settings.durability is Durability.FSYNC else voted_lsn
-        self._raise(key, durable_lsn, max(sure, voted_lsn))
+        sure = durable_lsn if self.core.settings.durability is _FSYNC else voted_lsn
+        self._raise(key, durable_lsn, sure if sure > voted_lsn else voted_lsn)
         logged = self._logged.get(key, 0)
-        if key in self._sure and (voted_lsn > logged or sure >= logged + CLAIM_STEP):
+        if (voted_lsn > logged or sure >= logged + CLAIM_STEP) and key in self._sure:
             self._logged = dict(self._sure)
             self.core.log(Claimed(self.core.version, self.sure()))
 
     def _raise(self, key: Key, heard: int, sure: int) -> None:
-        if key not in self._heard and sum(k[0] == key[0] for k in self._heard) >= CLAIMS_KEPT:
+        known = self._heard.get(key, -1)
+        if known < 0 and sum(k[0] == key[0] for k in self._heard) >= CLAIMS_KEPT:
             probe("claims.too_many_lives")  # those that are known keep the disk from passing
             return
-        self._heard[key] = max(self._heard.get(key, 0), heard, sure)
-        if sure:
-            self._sure[key] = max(self._sure.get(key, 0), sure)
+        most = heard if heard > sure else sure
+        if most > known:
+            self._heard[key] = most
+        if sure and sure > self._sure.get(key, 0):
+            self._sure[key] = sure
 
     # Telling.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from engine.cluster.detector import Detector
 from engine.messages import (
+    KINDS,
     Accept,
     AcceptStep,
     Announce,
@@ -75,6 +76,7 @@ BEATS = 2
 BEGUN_MAX = 256
 """So many lives that the map does not list are remembered; then all are forgotten, and told apart again if they speak."""
 
+_BALLOTED = frozenset(kind for kind in KINDS if "ballot" in kind.__struct_fields__)
 PATIENCE_SUSPICIONS = 3
 """Who is refused for its name for so many times `suspicion_ms` ends: whoever holds the name is not about to go."""
 
@@ -102,15 +104,13 @@ class Names:
 
     def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
-        ballot: Ballot | None = getattr(message, "ballot", None)
-        if ballot is not None and ballot.round > self.core.replica.promised[1].round + ROUNDS_AHEAD:
-            probe("names.nobody_could_outbid_that")
+        if type(message) in _BALLOTED and self._is_out_of_reach(message):
             return False
         member = self._listed.get(sender)
         if member is None:
             self.detector.heard(sender)
             return True
-        if (member.allocation, member.incarnation) == (allocation, incarnation):
+        if member.incarnation == incarnation and member.allocation == allocation:
             self._heard[sender] = self.core.now
             self.detector.heard(sender)
             return True
@@ -132,6 +132,14 @@ class Names:
             return True  # of a map that is not known here yet
         probe("names.another_life_is_not_heard")
         return False
+
+    def _is_out_of_reach(self, message: Message) -> bool:
+        """Whether nobody could outbid the ballot of a message."""
+        ballot: Ballot | None = getattr(message, "ballot", None)
+        if ballot is None or ballot.round <= self.core.replica.promised[1].round + ROUNDS_AHEAD:
+            return False
+        probe("names.nobody_could_outbid_that")
+        return True
 
     def taken(self, node: NodeId, allocation: str, incarnation: int) -> str:
         """Why a life may not speak under its name now, or nothing."""

@@ -10,7 +10,7 @@ from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance.namespaces import Stands, told_unusable
-from rebalance.partition import LocalPartition, Role
+from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, TxId
 from wal.probe import probe
@@ -23,27 +23,25 @@ class Admission:
         self.core = core
         self.desk = desk
         self.sessions = sessions
-        self._parts_in_use: list[Container[tuple[TxId, int]]] = []
-        self._in_use: list[Container[TxId]] = []
+        self._written: Container[tuple[TxId, int]] = ()
+        self._committed: Container[TxId] = ()
+        self._in_one: Container[TxId] = ()
 
     def look_at_parts(self, in_use: Container[tuple[TxId, int]]) -> None:
-        """Whoever executes something under an id in a partition has it in here meanwhile."""
-        self._parts_in_use.append(in_use)
+        """Whoever writes something under an id in a partition has it in here meanwhile."""
+        self._written = in_use
 
-    def look_at_ids(self, in_use: Container[TxId]) -> None:
-        """The same, of ids which are in use in every partition."""
-        self._in_use.append(in_use)
+    def look_at_ids(self, committed: Container[TxId], in_one: Container[TxId]) -> None:
+        """The same, of ids which are in use in every partition: of what is committed in several, and in one."""
+        self._committed, self._in_one = committed, in_one
 
     def is_in_use(self, tx: TxId, partition: int) -> bool:
         """Whether something of this id is under way: what became of the id must have one meaning in a partition."""
-        for ids in self._in_use:
-            if tx in ids:
-                return True
-        part = (tx, partition)
-        for parts in self._parts_in_use:
-            if part in parts:
-                return True
-        return tx in self.core.replica.partition(partition).prepared
+        return self._is_in_use(tx, partition, self.core.replica.partition(partition))
+
+    def _is_in_use(self, tx: TxId, partition: int, state: PartitionState) -> bool:
+        in_use = tx in self._committed or tx in self._in_one or (tx, partition) in self._written
+        return in_use or tx in state.prepared
 
     def unusable(self, namespace: Namespace) -> str:
         """Why nobody reads or writes a namespace, or nothing."""
@@ -62,12 +60,14 @@ class Admission:
 
     def not_there(self, namespace: Namespace) -> str:
         """Why there can be no such namespace, or nothing."""
-        known, most = self.core.replica.namespaces, self.core.settings.namespaces_max
-        if namespace in self.core.namespaces and (problem := self.unusable(namespace)):
+        core = self.core
+        known, said = core.replica.namespaces, core.namespaces
+        if namespace in said and (problem := self.unusable(namespace)):
             return problem
         if namespace in known or namespace == CODECS:
             return ""
-        dropped = [name for name, said in self.core.namespaces.items() if said.stands is Stands.DROPPED and name in known]
+        most = core.settings.namespaces_max
+        dropped = [name for name, about in said.items() if about.stands is Stands.DROPPED and name in known]
         if len(known) - len(dropped) - sum(own in known for own in (DECISIONS, CODECS, EXPIRIES)) >= most:
             return f"namespace {namespace!r} would be one too many: `namespaces_max` is {most}"
         return ""
@@ -151,9 +151,10 @@ class Admission:
 
     def is_new(self, tx: TxId, partition: int) -> bool:
         """Whether nothing was ever executed under an id in a partition, nor is being."""
-        if self.is_in_use(tx, partition):
+        state = self.core.replica.partition(partition)
+        if self._is_in_use(tx, partition, state):
             return False
-        results = self.core.replica.partition(partition).results
+        results = state.results
         if results.many:
             self.sessions.crowd(partition)
         return results.is_new(tx)

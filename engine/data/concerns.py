@@ -8,14 +8,15 @@ from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from rebalance.ports import BYTES_OF_WORK
 from rebalance.promotion import EPOCH_WORK
 from wal import records as r
+from wal.records import Prepare, Update
 
-_OF_ONE = frozenset((r.Prepare, r.Outcome))
+_OF_ONE = frozenset((Prepare, r.Outcome))
 
 
 def about_one(record: r.Record) -> r.Write | r.Prepare | r.Outcome | None:
     """What says of which partition and epoch a record is, if it is of one and of a kind that comes all the time."""
     kind = type(record)
-    if kind is r.Update:
+    if kind is Update:
         writes = record.writes  # type: ignore[union-attr]
         return writes[0] if len(writes) == 1 else None
     return record if kind in _OF_ONE else None  # type: ignore[return-value]  # which are these
@@ -27,10 +28,11 @@ LARGE_WORK = LARGE_KEYS // KEYS_OF_WORK
 def work_of(record: r.Record) -> int:
     """How much work it is for a copy to take it: at least `LARGE_WORK` where a write of it is worked out before."""
     kind = type(record)
-    if kind is r.Prepare or kind is r.Update or kind is r.History:
+    if kind is Update or kind is Prepare or kind is r.History:
         writes = record.writes  # type: ignore[union-attr]  # of all three
         if len(writes) == 1 and len(values := writes[0].values) == 1:  # how it nearly always is
-            return 2 + len(values[0] or b"") // BYTES_OF_WORK
+            value = values[0]
+            return 2 + len(value) // BYTES_OF_WORK if value else 2
         keys = sum(len(write.keys) for write in writes)
         if keys <= LARGE_KEYS:
             size = sum(len(value) for write in writes for value in write.values if value is not None)

@@ -66,13 +66,12 @@ class LockTable(Waiting):
 
     def unpend(self, key: Key) -> None:
         """A single write of the key counts (or was abandoned)."""
-        left = self._pending.get(key, 0) - 1
+        pending = self._pending
+        left = pending.pop(key, 0) - 1
         if left > 0:
-            self._pending[key] = left
-        elif left == 0:
-            del self._pending[key]
-            if key in self._waiting:
-                self._grant(key)
+            pending[key] = left
+        elif left == 0 and self._waiting and key in self._waiting:
+            self._grant(key)
 
     def is_pending(self, key: Key) -> bool:
         """Whether a single write of the key is under way."""

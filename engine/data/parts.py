@@ -1,5 +1,5 @@
-"""A batch of keys, put into parts by partition, and who waits for them; and the keys of a part that has very many, held
-and let go in pieces.
+"""A batch of keys, put into parts by partition, and who waits for them: a part that is under way, or a put that is alone;
+and the keys of a part that has very many, held and let go in pieces.
 
 The keys of a single write are pending while it is under way, or pinned, if it had to wait and has them locked. Very many
 are held piece by piece before the write is issued. A key that is held stays what it was found to be, so that all of them
@@ -9,7 +9,7 @@ are when the last one is: no transaction has it, and whoever wants it waits behi
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from engine.data.expiry import rows_of
 from engine.data.holdings import Key
@@ -19,6 +19,7 @@ from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.turn.events import SessionId
 from rebalance.ports import WORK_MAX
 from rebalance.table import Topology
+from wal import records as r
 from wal.ids import Namespace, TxId
 
 KEYS_PUT_OF_WORK = 8
@@ -59,14 +60,91 @@ def _put_into(parts: Parts, numbers: Sequence[int], keys: Sequence[bytes], value
 class Job:
     """One request, answered when every part that it waits for counts. `over`: it was answered, one way or another."""
 
-    __slots__ = ("answer", "left", "over", "request_id", "session")
+    __slots__ = ("left", "over", "request_id", "session")
 
     def __init__(self, session: SessionId, request_id: int) -> None:
         self.session = session
         self.request_id = request_id
         self.left = 0
         self.over = False
-        self.answer: bytes | None = None
+
+
+class Writer(Protocol):
+    """Who is told what became of what it wrote."""
+
+    def on_counted(self, part: Part) -> None:
+        """Durable on every in-sync copy: apply, unlock, answer."""
+
+    def on_alone_counted(self, put: Alone) -> None:
+        """The same."""
+
+    def on_abandoned(self, part: Part | Alone) -> None:
+        """Another primary has it or closes it; the client asks there."""
+
+
+class Part:
+    """What one partition is written by a request, as it is shipped. Each time it was asked for is a job that waits.
+
+    `locked`: its keys are pinned in the name of its id; else they are pending.
+    """
+
+    __slots__ = ("deadline", "epoch", "held", "jobs", "locked", "partition", "records", "write", "writer")
+
+    def __init__(self, writer: Writer, write: r.Write, job: Job, *, locked: bool) -> None:
+        self.writer = writer
+        self.write = write
+        self.partition = write.partition
+        self.epoch = write.epoch
+        self.deadline: r.Write | None = None  # what says when it expires
+        self.locked = locked
+        self.held: Keys | None = None  # of a large one, and then it holds them already
+        self.jobs: tuple[Job, ...] = (job,)
+        self.records: tuple[r.Record, ...] = ()
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy: apply, unlock, answer."""
+        self.writer.on_counted(self)
+
+    def abandoned(self) -> None:
+        """Another primary has it or closes it; the client asks there."""
+        self.writer.on_abandoned(self)
+
+
+class Alone:
+    """A put of one key that nothing is in the way of, which is all of its request: `key` is pending, and nothing expires.
+
+    Nearly every write is one, and there is one object for it instead of a part and a job: with a few more for each of them
+    a turn of 64 puts made the interpreter look for circles. `jobs`: who has asked for it again.
+    """
+
+    __slots__ = ("jobs", "key", "records", "request_id", "session", "write", "writer")
+
+    def __init__(self, writer: Writer, write: r.Write, key: Key, session: SessionId, request_id: int) -> None:
+        self.writer = writer
+        self.write = write
+        self.key = key
+        self.session = session
+        self.request_id = request_id
+        self.jobs: tuple[Job, ...] = ()
+        self.records: tuple[r.Record, ...] = ()
+
+    @property
+    def partition(self) -> int:
+        """Which all of it concerns."""
+        return self.write.partition
+
+    @property
+    def epoch(self) -> int:
+        """In which it was decided."""
+        return self.write.epoch
+
+    def counted(self) -> None:
+        """Durable on every in-sync copy: apply, let go of the key, answer."""
+        self.writer.on_alone_counted(self)
+
+    def abandoned(self) -> None:
+        """Another primary has it or closes it; the client asks there."""
+        self.writer.on_abandoned(self)
 
 
 class Keys:

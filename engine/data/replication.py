@@ -103,7 +103,7 @@ class Replication(Rule):
         while self._turn:
             turn, self._turn = self._turn, {}
             for receivers, operations in turn.items():
-                for batch in batches_of_one_turn(operations):
+                for batch in batches_of_one_turn(operations) if any(receivers) else (operations,):
                     self._dispatch(batch, receivers, {})
         self.take_early()
         for sender, taken in self._acks.items():
@@ -355,10 +355,10 @@ class Replication(Rule):
             core.in_pieces(self._take_later(sender, message, large))
             return
         try:
-            for record in taken:
-                core.log_if_new(record)
-                if type(record) is r.Compare:
-                    self._compare(record)
+            for some in [taken] if r.Compare not in map(type, taken) else [[record] for record in taken]:
+                core.log_what_is_new(some)
+                if some and isinstance(some[-1], r.Compare):
+                    self._compare(some[-1])
         except CounterError as error:
             core.note(f"a batch of {sender} does not fit: {error}")
             raise
@@ -378,17 +378,16 @@ class Replication(Rule):
         core = self.core
         taken: list[r.Record] = []
         started: dict[int, int] = {}
-        places, held, backup = core.local, core.replica.partitions, Role.BACKUP
+        places, held, backup, take = core.local, core.replica.partitions, Role.BACKUP, taken.append
         for record in records:
             about = about_one(record)
             if about is not None and (number := about.partition) < len(places):
-                place, had, epoch = places[number], held.get(number), about.epoch
-                steady = place.role is backup and had is not None and epoch == had.epoch and epoch == place.epoch
-                if steady and place.placement.primary == sender:
-                    taken.append(record)  # how it nearly always is
+                place, had = places[number], held.get(number)
+                steady = place.role is backup and had is not None and about.epoch == had.epoch == place.epoch
+                if steady and place.placement.owners[0] == sender:  # where it is a backup there is a primary
+                    take(record)  # how it nearly always is
                     continue
-            claims = claims_of(record)
-            if not claims:
+            if not (claims := claims_of(record)):
                 core.note(f"{sender} replicated a record that only a node itself may log: {r.kind_of(record)}")
                 return None
             passed, gone = False, 0

@@ -41,7 +41,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from wal import records as r
-from wal.ids import SESSION_BYTES, TxId, sequence_of
+from wal.ids import SEQUENCE_MAX, SESSION_BYTES, TxId, end_of, sequence_of
 from wal.probe import probe
 
 AHEAD_MAX = 1 << 16
@@ -91,14 +91,17 @@ class Sessions(Rule):
         heard = self._heard.get(name) or self._meet(name)
         if heard is None:
             return False
-        self._renew(name, heard, acked)
-        ahead = sequence_of(tx) - heard.acked
-        return 0 < ahead <= AHEAD_MAX or heard.acked < 0
+        known = self._renew(name, heard, acked)
+        return known < 0 or 0 < sequence_of(tx) - known <= AHEAD_MAX
 
-    def _renew(self, name: bytes, heard: _Heard, acked: int) -> None:
+    def _renew(self, name: bytes, heard: _Heard, acked: int) -> int:
+        """It was heard of now, with all answers up to `acked`; up to which it has them, as far as is known."""
         heard.at = self.core.attentive
         if acked > heard.acked:
-            self._acknowledge(name, heard, acked)
+            if heard.acked <= 0:
+                self._acknowledge(name, heard, acked)
+            heard.acked = acked
+        return heard.acked
 
     def _acknowledge(self, name: bytes, heard: _Heard, acked: int) -> None:
         if heard.acked <= 0 < acked:
@@ -179,24 +182,28 @@ class Sessions(Rule):
         # after: the log would say one thing, and the copies another. So it is forgotten when it is over.
         open_from: dict[bytes, int] = {}
         for tx in state.prepared:
-            open_from[tx[:SESSION_BYTES]] = min(sequence_of(tx), open_from.get(tx[:SESSION_BYTES], AHEAD_MAX << 32))
+            open_from[tx[:SESSION_BYTES]] = min(sequence_of(tx), open_from.get(tx[:SESSION_BYTES], SEQUENCE_MAX))
         # The newest are no burden: whoever was told a moment ago that a transaction failed may still ask how it ended.
         spared = core.settings.answers_kept // 2
+        by_session: dict[bytes, list[TxId]] = {}
         for tx in results.oldest(min(LOOKED_AT_ONCE, len(results) - spared)):
-            session, sequence = tx[:SESSION_BYTES], sequence_of(tx)
-            if sequence >= open_from.get(session, sequence + 1):
-                probe("sessions.not_over")
-                kept += 1
-                continue
+            by_session.setdefault(tx[:SESSION_BYTES], []).append(tx)
+        for session, ids in by_session.items():
             heard = self._heard.get(session) or self._meet(session)  # of a copy or an earlier primary its time begins now
-            if heard is None or sequence > heard.acked:
-                if heard is None or heard.at > oldest:
-                    kept += 1
-                    continue
-                probe("sessions.silent_for_too_long")
-                self._acknowledge(session, heard, sequence)  # whoever asks again is refused
-            up_to[session] = max(sequence, up_to.get(session, 0))
-            forgotten += 1
+            over = open_from.get(session, SEQUENCE_MAX + 1) - 1
+            acked, silent = (heard.acked, heard.at <= oldest) if heard is not None else (-1, False)
+            end = end_of(session, over if silent else min(over, acked))
+            gone = [tx for tx in ids if tx < end]
+            if len(gone) < len(ids):
+                kept += len(ids) - len(gone)
+                if session in open_from:
+                    probe("sessions.not_over")
+            if gone:
+                forgotten += len(gone)
+                last = up_to[session] = sequence_of(max(gone))
+                if last > acked and heard is not None:
+                    probe("sessions.silent_for_too_long")
+                    self._acknowledge(session, heard, last)  # whoever asks again is refused
         results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
         if kept > core.settings.answers_kept:
             self._again.setdefault(local.number, core.now + core.settings.result_retention_ms * MS)

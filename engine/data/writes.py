@@ -22,10 +22,10 @@ from engine.data.cuts import Cuts
 from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
 from engine.data.locks import LockTable
-from engine.data.origins import Origins
 from engine.data.parts import Entries, Job, Keys, Parts, parts_of, split
 from engine.data.reads import Reads
 from engine.data.replication import Replication
+from engine.data.under_way import UnderWay
 from engine.data.waiter import Ring, Waiter, refused_lock
 from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
 from engine.protocol.requests import Code, Done, Put, Swap
@@ -34,106 +34,25 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
-from wal import records as r
+from rebalance.table import Topology
 from wal.ids import DECISIONS, NAME, TxId
 from wal.probe import probe
 
+_PRIMARY = Role.PRIMARY
 PIECE_WORK = 500
 """Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
 
 
-class _Part:
-    """What one partition is written by a request, as it is shipped. Each time it was asked for is a job that waits.
-
-    `locked`: its keys are pinned in the name of its id; else they are pending. There is one for each write that is under
-    way, and no more objects than it needs: with four more a turn of 64 puts made the interpreter look for circles.
-    """
-
-    __slots__ = ("deadline", "epoch", "held", "jobs", "locked", "partition", "records", "write", "writes")
-
-    def __init__(self, writes: Writes, write: r.Write, job: Job, *, locked: bool) -> None:
-        self.writes = writes
-        self.write = write
-        self.partition = write.partition
-        self.epoch = write.epoch
-        self.deadline: r.Write | None = None  # what says when it expires
-        self.locked = locked
-        self.held: Keys | None = None  # of a large one, and then it holds them already
-        self.jobs: tuple[Job, ...] = (job,)
-        self.records: tuple[r.Record, ...] = ()
-
-    def counted(self) -> None:
-        """Durable on every in-sync copy: apply, unlock, answer."""
-        self.writes.on_counted(self)
-
-    def abandoned(self) -> None:
-        """Another primary has it or closes it; the client asks there."""
-        self.writes.on_abandoned(self)
-
-
-class Writes:
+class Writes(UnderWay):
     """The single writes of one node."""
 
     def __init__(
         self, core: Core, replication: Replication, locks: LockTable, admission: Admission, reads: Reads, cuts: Cuts
     ) -> None:
-        self.core = core
-        self.cuts = cuts
-        self.desk = admission.desk
+        super().__init__(core, replication, locks, admission.desk, reads=reads, cuts=cuts)
         self.admission = admission
-        self.origins = Origins(core)
-        self.replication = replication
-        self.locks = locks
         self._confirm = reads.confirm
-        self.looks = reads.looks
-        self.expiry = reads.expiry
-        self.under_way: dict[tuple[TxId, int], _Part] = {}  # by the partition, too: a request may be asked again in parts
         admission.look_at_parts(self.under_way)
-
-    def on_counted(self, part: _Part) -> None:
-        """Durable on every in-sync copy: apply, unlock, answer."""
-        core, cuts = self.core, self.cuts
-        if cuts.leases:
-            cuts.keep(part.write, core.era)
-        core.replica.apply_write(part.write)
-        if self.looks.kept:
-            self.looks.note(part.write)
-        if part.deadline is not None:
-            core.replica.apply_write(part.deadline)
-            self.expiry.note(part.deadline)
-        self._release(part)
-        if self.expiry.waiting:
-            self.expiry.done_with([(part.write.namespace, key) for key in part.write.keys])
-        reply, version = self.desk.reply, core.version_number
-        for job in part.jobs:
-            job.left -= 1
-            job.answer = part.write.answer
-            if not job.left and not job.over:
-                job.over = True
-                reply(job.session, Done(job.request_id, True, job.answer, version))
-
-    def on_abandoned(self, part: _Part) -> None:
-        """Another primary has it or closes it; the client asks there."""
-        probe("write.abandoned")
-        self._release(part)
-        for job in part.jobs:
-            if not job.over:
-                job.over = True
-                self.desk.remap(job.session, job.request_id, begun=True)
-
-    def _release(self, part: _Part) -> None:
-        """A part is no longer under way."""
-        write, locks = part.write, self.locks
-        del self.under_way[(write.tx, write.partition)]
-        namespace = write.namespace
-        if part.held is not None:
-            self.core.in_pieces(part.held.let_go(lambda: self._leads(part.partition, part.epoch)))
-        elif part.locked:
-            locks.release(write.tx, [(namespace, key) for key in write.keys])
-        else:
-            unpend = locks.unpend
-            for key in write.keys:
-                unpend((namespace, key))
 
     def on_put(self, session: SessionId, request: Put, parts: Parts | None = None, *, granted: bool = False) -> None:
         """Set keys, blindly. `parts`: where they lie, if that was looked up. `granted`: it had to wait for transactions
@@ -145,6 +64,10 @@ class Writes:
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
+        awaited = self.admission.sessions.hear(request.tx, request.acked)
+        steady = awaited and core.quorum and not core.frozen and not core.read_only
+        if len(request.keys) == 1 and steady and not granted and self._put_alone(session, request, core.topology):
+            return  # how it nearly always is
         if parts is None:
             if len(request.keys) > LARGE_KEYS:
                 core.in_pieces(self._put_later(session, request, granted=granted))
@@ -152,12 +75,9 @@ class Writes:
             parts = parts_of(request, core.topology)
             core.work += len(request.keys) // KEYS_OF_WORK
         known: list[int] = []  # answered already, or under way
-        awaited, version = self.admission.sessions.hear(request.tx, request.acked), request.version
-        steady = core.quorum and not core.frozen and awaited and not core.read_only
         for number in parts:
             local = core.local[number]
-            serves = steady and local.role is Role.PRIMARY
-            if serves and (not version or version >= local.since) and self.admission.is_new(request.tx, number):
+            if steady and self._begins(request, local):
                 continue  # how it nearly always is
             if not self.admission.may_serve(session, request, local, request.tx):
                 locks.give_up(request.tx, [(namespace, key) for key in request.keys])
@@ -186,6 +106,23 @@ class Writes:
             return
         job.left += 1  # for what is not issued yet
         self._issue_on(job, session, request, deque(parts.items()), granted=granted)
+
+    def _put_alone(self, session: SessionId, request: Put, topology: Topology) -> bool:
+        """Issue a put of one key where nothing is in the way; False, and nothing is done, if something is."""
+        core, namespace, key, locks = self.core, request.namespace, request.keys[0], self.locks
+        local = core.local[topology.place(namespace, key)]
+        if request.ttl_ms or namespace in core.namespaces or not self._begins(request, local):
+            return False
+        if not locks.idle and locks.busy((namespace, key)):
+            return False
+        self._issue_alone(session, request, local)
+        return True
+
+    def _begins(self, request: Put, local: LocalPartition) -> bool:
+        """Whether a part of a request begins where a steady node serves: nothing was ever executed under its id there."""
+        if local.role is not _PRIMARY or 0 < request.version < local.since:
+            return False
+        return self.admission.is_new(request.tx, local.number)
 
     def _waits(self, session: SessionId, request: Put, parts: Parts, known: list[int]) -> bool:
         """Whether a transaction holds or awaits a key of what is yet to be issued; then the whole request waits for it."""
@@ -266,10 +203,6 @@ class Writes:
             self.locks.give_up(tx, [(request.namespace, key) for key in keys])
             self.on_put(session, request)
 
-    def _leads(self, number: int, epoch: int) -> bool:
-        local = self.core.local[number]
-        return local.mine and local.epoch == epoch
-
     def _may_issue(self, request: Put, number: int, epoch: int) -> bool:
         """Whether a part may be issued as it could when its request was looked at, some turns ago, but for its keys."""
         core, local = self.core, leads(self.core, number)
@@ -288,14 +221,6 @@ class Writes:
         if granted:
             return all(locks.holds(request.tx, (request.namespace, key)) for key in keys)
         return locks.idle or not locks.busy_any([(request.namespace, key) for key in keys])
-
-    def _join(self, job: Job, tx: TxId, number: int) -> None:
-        """Wait with whoever asked for this part before, if it is under way."""
-        part = self.under_way.get((tx, number))
-        if part is not None:
-            probe("write.asked_again_while_under_way")
-            part.jobs += (job,)
-            job.left += 1
 
     def on_swap(self, session: SessionId, request: Swap, *, granted: bool = False) -> None:
         """Set one key if a condition holds."""
@@ -379,55 +304,6 @@ class Writes:
             core.in_pieces(keys // KEYS_OF_WORK for keys in self.locks.standing(waiter))
         else:
             self.locks.wait_all(request.tx, keys, deadline, granted, expired)
-
-    def _issue(
-        self,
-        local: LocalPartition,
-        job: Job,
-        request: Put | Swap,
-        keys: list[bytes],
-        values: list[bytes | None],
-        *,
-        locked: bool,
-        answer: bytes | None = None,
-        held: Keys | None = None,
-    ) -> None:
-        core, tx, namespace = self.core, request.tx, request.namespace
-        counter = core.replica.ensure_fragment((namespace, local.number)).counter
-        write = r.Write(
-            namespace,
-            local.number,
-            local.epoch,
-            counter.reserve(len(keys)),
-            keys,
-            values=values,
-            stable=counter.lwm,
-            tx=tx,
-            answer=answer,
-        )
-        part = self.under_way[(tx, local.number)] = _Part(self, write, job, locked=locked)
-        job.left += 1
-        origin = self.origins.of(job.session, tx, local)
-        before = () if origin is None else (self.origins.log(origin, local),)
-        writes = [write]
-        ttl_ms = lasts_ms(core, request) if request.ttl_ms or namespace in core.namespaces else 0
-        if ttl_ms and any(value is not None for value in values):
-            part.deadline = self.expiry.deadline_of(write, ttl_ms, held.rows if held is not None else None)
-            writes.append(part.deadline)
-        update = r.Update(writes)
-        part.records = (*before, update)
-        core.log_unapplied(update)
-        if held is not None:
-            part.held = held
-            self.replication.ship_large(part, local)
-            return
-        if locked:
-            self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
-        else:
-            pend = self.locks.pend
-            for key in keys:
-                pend((namespace, key))
-        self.replication.ship(part, local)
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")

@@ -166,7 +166,11 @@ class Node(Machines):
         waiting.extend(events)
         while waiting and core.work < room:
             core.work += 1
-            self._take(waiting.popleft())
+            event = waiting.popleft()
+            if isinstance(event, Asked) and not event.since:  # how it nearly always is
+                self._ask(event.session, event.request)
+            else:
+                self._take(event)
         if waiting:
             self._note_since(min(len(events), len(waiting)))
         self._tick()
@@ -246,9 +250,12 @@ class Node(Machines):
 
     def _ask(self, session: SessionId, request: Request) -> None:
         core = self.core
-        problem = problem_with(request, len(core.topology.placements) if core.topology is not None else TABLE_MAX)
+        problem = problem_with(request, len(core.local) or TABLE_MAX)
         if problem:
             self.desk.refuse(session, request.id, Code.USAGE, problem)
+        elif core.serving and (handler := self._on_request.get(type(request))) is not None:
+            core.asked += 1
+            handler(session, request)
         elif isinstance(request, GetTable):
             version, topology = core.replica.committed
             self.desk.reply(session, Table(request.id, version, topology))
@@ -262,7 +269,8 @@ class Node(Machines):
                 "the cluster is not formed yet: run `foreshore cluster init`",
                 retryable=True,
             )
-        elif not core.serving:
+        else:
+            assert not core.serving, f"nobody takes {type(request).__name__}"
             self.desk.refuse(
                 session,
                 request.id,
@@ -270,9 +278,6 @@ class Node(Machines):
                 f"node {core.node} is not in the topology yet: it waits for an exchange",
                 retryable=True,
             )
-        else:
-            core.asked += 1
-            self._on_request[type(request)](session, request)
 
     def _tick(self) -> None:
         now = self.core.now

@@ -69,8 +69,9 @@ CODEC_BYTES_MAX = 64
 
 def problem_with(request: Request, partitions: int) -> str:
     """What is wrong with a request in a cluster of `partitions` (0: there is none yet), or nothing."""
-    if not 0 <= within_of(request) <= TIMEOUT_MS_MAX:
-        return f"an answer is waited for {within_of(request)} ms: expected 0 to {TIMEOUT_MS_MAX}"
+    within_ms: int = getattr(request, "within_ms", 0)
+    if not 0 <= within_ms <= TIMEOUT_MS_MAX:
+        return f"an answer is waited for {within_ms} ms: expected 0 to {TIMEOUT_MS_MAX}"
     match request:
         case Put():  # what is asked most comes first, and takes out only what it needs
             problem = _tx(request.tx) or _namespace(request.namespace) or _writes(request.keys, request.values)
@@ -371,7 +372,8 @@ def _writes(keys: list[bytes], values: list[bytes | None]) -> str:
     if len(keys) != len(values):
         return f"{len(keys)} keys came with {len(values)} values"
     if len(keys) == 1:
-        return _sizes(keys) or _values(values)
+        fits = 0 < len(keys[0]) <= KEY_BYTES_MAX and len(values[0] or b"") <= VALUE_BYTES_MAX
+        return "" if fits else _sizes(keys) or _values(values)
     problem = _keys(keys) or _unique(keys) or _values(values)
     if not problem and (size := bytes_of(keys) + bytes_of(values)) > REQUEST_BYTES_MAX:
         return f"a batch has {size} bytes: expected at most {REQUEST_BYTES_MAX}"

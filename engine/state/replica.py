@@ -107,21 +107,16 @@ class Replica:
 
     def apply(self, record: r.Record) -> bool:  # one case for each record, flat
         """Fold one record; True if it changed anything that a log must know."""
-        if isinstance(record, r.Update):  # nearly every record is one
-            new = False
-            for write in record.writes:
-                if self.apply_write(write):
-                    new = True
-            return new
+        if isinstance(record, r.Update):  # nearly every record is one, of one write
+            writes = record.writes
+            return self.apply_write(writes[0]) if len(writes) == 1 else self._apply_all(writes)
         if isinstance(record, r.Prepare):  # and of the rest nearly every one is of a transaction
             return self._prepare(record)
         if isinstance(record, r.Outcome):
             return self._outcome(record)
         match record:
             case r.History(writes):
-                new = False
-                for write in writes:
-                    new = self.apply_write(write) or new
+                new = self._apply_all(writes)
                 for number in dict.fromkeys(write.partition for write in writes):
                     self._drop_ended(number)
                 return new
@@ -153,6 +148,12 @@ class Replica:
             case _:
                 self._apply_vote(record)
         return True
+
+    def _apply_all(self, writes: list[r.Write]) -> bool:
+        new = False
+        for write in writes:
+            new = self.apply_write(write) or new
+        return new
 
     def _apply_vote(self, record: _Voted) -> None:
         """The same, for what concerns no copy: which life this is, and what it has said and heard of the next map."""

@@ -45,8 +45,7 @@ class Deciding(Rule):
         self.desk = writes.desk
         self.active: dict[TxId, Transaction] = {}
         self.one_phase: dict[TxId, OnePhase] = {}
-        self.admission.look_at_ids(self.active)
-        self.admission.look_at_ids(self.one_phase)
+        self.admission.look_at_ids(self.active, self.one_phase)
         self._forced: tuple[Intervention, ...] = ()
         self._anew: dict[int, None] = {}  # partitions of these
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one

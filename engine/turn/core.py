@@ -314,10 +314,12 @@ class Core:
         self.replica.apply(record)
         self.effects.log.append(record)
 
-    def log_if_new(self, record: Record) -> None:
-        """Fold a record in, and owe it to the log if that changed anything."""
-        if self.replica.apply(record):
-            self.effects.log.append(record)
+    def log_what_is_new(self, records: Sequence[Record]) -> None:
+        """Fold some records in, in order, and owe those of them to the log that changed anything."""
+        apply, log = self.replica.apply, self.effects.log.append
+        for record in records:
+            if apply(record):
+                log(record)
 
     def log_unapplied(self, record: Record) -> None:
         """Owe a record to the log that does not count yet: whoever counts it folds it into the replica then."""

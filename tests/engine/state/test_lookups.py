@@ -67,7 +67,7 @@ def test_who_reads_leaves_nothing_behind(request_: Request) -> None:
 
 CREATES = {
     "engine/state/replica.py": "a record says so",
-    "engine/data/writes.py": "a counter is reserved for a write",
+    "engine/data/under_way.py": "a counter is reserved for a write",
     "engine/data/deletes.py": "the same for a delete by the primary itself",
     "engine/transactions/commits.py": "the same for the parts of a transaction",
     "engine/transactions/deciding.py": "the same for its decision",
