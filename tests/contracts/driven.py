@@ -27,6 +27,8 @@ class Driven:
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
+        if isinstance(getattr(type(self._native), name, None), property):  # what it tells may be found out there and then
+            return self._wrap(self._loop.run(_done(getattr, [self._native, name], {})))
         member = getattr(self._native, name)
         if not callable(member):
             return self._wrap(member)

@@ -83,14 +83,20 @@ class Heckled:
             self._interrupt()
         self._fall_silent()
         world.run_for(FORGET_NS)
-        if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=SECOND):
-            raise Violation("liveness", f"among hecklers the cluster does not come to rest: {unsettled(world)}")
+        self._come_to_rest()
         if left := self.heckler.unanswered():
             raise Violation("answered", f"{len(left)} requests were neither answered nor refused, such as {left[0]}")
         self._compare(before)
         self._serve()
+        self._come_to_rest()  # a commit is told before its outcome is everywhere
         look_inside(world)
         self.oracles.finish(world)
+
+    def _come_to_rest(self) -> None:
+        world = self.world
+        world.run_for(SECOND)
+        if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS, look_every=SECOND):
+            raise Violation("liveness", f"among hecklers the cluster does not come to rest: {unsettled(world)}")
 
     def _interrupt(self) -> None:
         world, draw = self.world, self.draw

@@ -81,11 +81,17 @@ class Nodes:
                 await asyncio.sleep(0.02)
 
     def _settled(self) -> bool:
-        replicas = [server.directory.replica for server in self.servers.values()]
-        counters = [{n: str(f.counter) for n, f in r.fragments.items() if f.counter.hwm} for r in replicas]
-        return all(c == counters[0] for c in counters) and not any(
-            p.prepared for r in replicas for p in r.partitions.values()
-        )
+        topology = next(iter(self.servers.values())).node.core.topology
+        assert topology is not None
+        replicas = {name: server.directory.replica for name, server in self.servers.items()}
+        counters = {
+            name: {n: str(f.counter) for n, f in r.fragments.items() if f.counter.hwm} for name, r in replicas.items()
+        }
+        written = dict.fromkeys(fragment for of in counters.values() for fragment in of)
+        return all(
+            len({counters[node].get(fragment) for node in topology.placements[fragment[1]].copies}) == 1
+            for fragment in written
+        ) and not any(p.prepared for r in replicas.values() for p in r.partitions.values())
 
     async def close(self) -> None:
         """Stop all of them at once, each with a last checkpoint."""

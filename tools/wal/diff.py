@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,13 +13,17 @@ from xxhash import xxh3_64_intdigest
 from engine.errors import UsageError
 from tools.terminal import ExitCode, Row, complain, show, word
 from tools.wal.absent import absent
+from tools.wal.copy_at_rest import map_of_cluster
 from tools.wal.filters import Filter
 from tools.wal.options import AsJson, OfNamespace, OfPartition
 from tools.wal.places import Place, check_names, place_of
 from tools.wal.trouble import Trouble
 from wal import Block, list_segments
 from wal import records as r
-from wal.ids import Fragment, TxId, fragment_name
+from wal.ids import Fragment, NodeId, TxId, fragment_name
+
+if TYPE_CHECKING:
+    from rebalance.table import Topology
 
 BYTES_AT_ONCE = 256 << 20
 """Of a log that is larger a share of the partitions is compared at a time, so that what is remembered stays bounded."""
@@ -36,8 +40,8 @@ def diff(
 ) -> None:
     """Compare what two logs say of the same counters: equal up to where, the first that differs, what only one has.
 
-    What one of the logs does not reach back to is not compared. Exit codes: 0 no difference; 1 there is one; else as those
-    of verify.
+    What one of the logs does not reach back to is not compared, nor what one of the nodes has no copy of. Exit codes: 0 no
+    difference; 1 there is one; else as those of verify.
     """
     places = [place_of(one), place_of(other)]
     check_names(places)
@@ -47,13 +51,21 @@ def diff(
     size = max(sum(info.bytes for info in list_segments(place.source, owner=place.owner)) for place in places)
     passes = 1 if partition is not None else 1 + size // BYTES_AT_ONCE
     rows: list[Row] = []
-    fragments = differing = 0
+    fragments = differing = elsewhere = 0
+    known: Topology | None = None
     for at in range(passes):
         told = trouble if at == 0 else Trouble(quiet=True)
         logs = [_read(place, told, Share(namespace, partition, at, passes)) for place in places]
         for name in sorted({*logs[0].fragments, *logs[1].fragments}):
-            compared = compare(logs[0].history(name), logs[1].history(name))
+            histories = [log.history(name) for log in logs]
+            lacking = [place for place, history in zip(places, histories, strict=True) if not history.said]
             fragments += 1
+            if lacking:
+                known = known or map_of_cluster(places, Trouble(quiet=True))
+                if known is not None and any(_has_no_copy(known, place.node, name) for place in lacking):
+                    elsewhere += 1
+                    continue
+            compared = compare(*histories)
             differing += compared.differs
             if compared.differs or every:
                 rows.append(_row(name, places, compared))
@@ -61,7 +73,8 @@ def diff(
     if any(place.live for place in places):
         complain("a node runs in one of these: what only the other has may be under way")
     if not as_json:
-        complain(f"fragments={fragments} differing={differing}")
+        beside = f" elsewhere={elsewhere}" if elsewhere else ""
+        complain(f"fragments={fragments} differing={differing}{beside}")
     nothing = not fragments and absent(places, Filter(namespace=namespace))
     trouble.end(ExitCode.WRONG if differing or nothing else ExitCode.OK)
 
@@ -220,6 +233,15 @@ def _read(place: Place, trouble: Trouble, share: Share) -> LogHistories:
     for block in trouble.aside(place):
         log.take(block)
     return log
+
+
+def _has_no_copy(known: Topology, node: NodeId, name: Fragment) -> bool:
+    """Whether a node that the map knows is to have nothing of a fragment."""
+    from rebalance.table import Standing  # noqa: PLC0415  # maps are seldom, and their hashes come with OpenSSL
+
+    if name[1] >= len(known.placements) or known.member(node) is None:
+        return False
+    return known.placements[name[1]].standing_of(node) is Standing.NONE
 
 
 def _row(name: Fragment, places: list[Place], compared: Compared) -> Row:

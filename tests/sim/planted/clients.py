@@ -7,6 +7,7 @@ from collections.abc import Callable
 from msgspec import structs
 
 from engine import errors
+from engine.client.calls import Call
 from engine.client.flights import Errand
 from engine.protocol.requests import Reply
 from tests.sim.clients import Client
@@ -106,9 +107,9 @@ def an_answer_of_a_part_is_taken_for_all(machine: Machine) -> None:
     """Of a batch that several nodes are asked for, the first that answers ends it."""
 
     def plant(client: Client) -> None:
-        def takes(original: Callable[..., bool], errand: Errand, items: list[int], reply: Reply) -> bool:
-            taken = original(errand, items, reply)
-            if taken and errand.call.writes and not errand.call.rest:
+        def takes(original: Callable[..., bool], call: Call, errand: Errand, items: list[int], reply: Reply) -> bool:
+            taken = original(call, errand, items, reply)
+            if taken and call.writes and not call.rest:
                 errand.todo, errand.flights = [], 0
             return taken
 

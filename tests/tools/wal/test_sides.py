@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from engine import aio
+from engine.turn.settings import Settings
 from tests.support.commands import objects, wal
-from tests.support.directories import copies, zero_last_blocks
+from tests.support.directories import build, copies, zero_last_blocks
 from tests.support.reconciled import fragment_of
 from wal import PartitionCounter, Want, indexes
 from wal.codec import BLOCK_HEADER_BYTES
@@ -20,6 +24,21 @@ def test_logs_of_healthy_nodes_do_not_differ(left: list[Path]) -> None:
     rows = objects("diff", left[0], left[1], "--all")
     assert {"acc", "bank", "~codec", "~tx"} == {str(row["fragment"]).partition("/")[0] for row in rows}
     assert all(row["compared_from"] == 1 for row in rows)
+
+
+@pytest.mark.parametrize("stop", [False, True], ids=["a map in the log", "a map in the store"])
+def test_what_one_of_the_nodes_has_no_copy_of_is_no_difference(tmp_path: Path, stop: bool) -> None:
+    """Two copies of each partition on three nodes: any two have some of them in common, and each has some of its own."""
+
+    async def story(database: aio.Database) -> None:
+        await database.namespace("acc").put_many({b"k%d" % at: b"v" for at in range(60)})
+
+    directories = build(tmp_path, story, settings=Settings(cluster="test", partitions=8, backups=1), stop=stop)
+    result = wal("diff", *directories[:2])
+    assert (result.exit_code, result.stdout) == (0, ""), result.stdout
+    assert " differing=0 elsewhere=" in result.stderr
+    zero_last_blocks(directories[1], 3)
+    assert " only_a=" in wal("diff", *directories[:2]).stdout, "what it is to have, and lacks, is one"
 
 
 def test_what_only_one_log_has_is_said_by_counter(left: list[Path], tmp_path: Path) -> None:
