@@ -130,7 +130,11 @@ class UnderWay:
         self._release(part)
         if self.expiry.waiting:
             self.expiry.done_with([(write.namespace, key) for key in write.keys])
-        self._answer(part.jobs, write)
+        for job in part.jobs:
+            job.left -= 1
+            if not job.left and not job.over:
+                job.over = True
+                self.desk.reply(job.session, Done(job.request_id, True, write.answer, core.version_number))
 
     def on_alone_counted(self, put: Alone) -> None:
         """The same of a put that is alone."""
@@ -145,16 +149,11 @@ class UnderWay:
         if self.expiry.waiting:
             self.expiry.done_with([put.key])
         self.desk.reply(put.session, Done(put.request_id, True, None, core.version_number))
-        if put.jobs:
-            self._answer(put.jobs, write)
-
-    def _answer(self, jobs: tuple[Job, ...], write: r.Write) -> None:
-        """A write counts that these wait for: whoever waits for no other part is answered."""
-        for job in jobs:
+        for job in put.jobs:
             job.left -= 1
             if not job.left and not job.over:
                 job.over = True
-                self.desk.reply(job.session, Done(job.request_id, True, write.answer, self.core.version_number))
+                self.desk.reply(job.session, Done(job.request_id, True, None, core.version_number))
 
     def on_abandoned(self, part: Part | Alone) -> None:
         """Another primary has it or closes it; the client asks there."""
