@@ -18,7 +18,7 @@ from rebalance.image import LARGE_BYTES, Row, TakenFragment, TakenPartition
 from wal import records as r
 
 PIECE_BYTES = 256 << 10
-"""So many bytes are a piece, and so much work is one; more only where one entry has more, or a few keys have."""
+"""So many bytes are a piece, and so much work is one; more only where a few keys or values have."""
 PIECE_WORK = 64
 FEWEST = 16
 """MessagePack says in one byte that a list has fewer than so many."""
@@ -27,11 +27,15 @@ FEW = 64
 OF_WORK = 16
 """So many entries are as much work as a state is, and so many bytes:"""
 BYTES_OF_WORK = 16 << 10
-NUMBERS_AT_ONCE = 128
-"""Keys with a number each, such as the answers that were given, are encoded so many together: by itself it takes ten times
-as long to do anything with one as to encode it."""
-KEYS_OF_ENTRY = 4
-"""An entry of very many keys counts as one for so many of them."""
+AT_ONCE = 128
+"""What is small and of which there are many, such as keys, or those with a number each which say what answers were given,
+is encoded so many together: by itself it takes ten times as long to do anything with one as to encode it."""
+LOOKED_OF_WORK = 128
+"""To find that so many values are small is as much work as a state is."""
+PARTS_OF_ENTRY = 8
+"""An entry of many keys, values or locks counts as one for so many of these."""
+MANY_PARTS = OF_WORK * PIECE_WORK
+"""One that has more of them is encoded in pieces itself."""
 
 
 class Piece(NamedTuple):
@@ -97,9 +101,13 @@ def _without_what_rows_have(write: r.Write, row: Row) -> Generator[Piece, None, 
             if found is not None and found[:2] == (write.epoch, write.start + position + 1):
                 left.append(position)
             work += 1 + len(value) // BYTES_OF_WORK
-            if work >= PIECE_WORK:
-                yield Piece(b"", work)
-                work = 0
+        elif position % LOOKED_OF_WORK:
+            continue
+        else:
+            work += 1
+        if work >= PIECE_WORK:
+            yield Piece(b"", work)
+            work = 0
     yield Piece(b"", work)
     return left
 
@@ -147,18 +155,48 @@ class _Pieces:
     def _numbers(self, pairs: Mapping[bytes, int]) -> Iterator[Piece]:
         """The entries of a list that has begun: a key and a number each."""
         left = iter(pairs.items())
-        while some := list(islice(left, NUMBERS_AT_ONCE)):
-            self._data += memoryview(_encode(some))[1 if len(some) < FEWEST else 3 :]
+        while some := list(islice(left, AT_ONCE)):
+            self._some(some)
             self._kept += len(some)
             if self._full:
                 yield self.piece()
 
     def add(self, entry: object) -> Iterator[Piece]:
         """An entry of a list that has begun."""
+        parts = _parts_of(entry)
+        self._kept += 1
+        if parts > MANY_PARTS:
+            yield from self._in_parts(entry)
+            return
         _encode_into(entry, self._data, -1)
-        self._kept += 1 + _keys_of(entry) // KEYS_OF_ENTRY
+        self._kept += parts // PARTS_OF_ENTRY
         if self._full:
             yield self.piece()
+
+    def _in_parts(self, value: object) -> Iterator[Piece]:
+        """What has many of something, somewhere in it."""
+        if isinstance(value, msgspec.Struct):
+            tag = value.__struct_config__.tag
+            fields = [getattr(value, name) for name in value.__struct_fields__]
+            value = fields if tag is None else [tag, *fields]
+        if not isinstance(value, list):
+            _encode_into(value, self._data, -1)
+            return
+        self.begin(len(value))
+        if any(isinstance(part, list | msgspec.Struct) for part in value[:FEWEST]):
+            for part in value:
+                yield from self._in_parts(part)
+            return
+        for at in range(0, len(value), AT_ONCE):
+            some = value[at : at + AT_ONCE]
+            self._some(some)
+            self._kept += len(some) // PARTS_OF_ENTRY
+            if self._full:
+                yield self.piece()
+
+    def _some(self, entries: list[Any]) -> None:
+        """Some entries of a list that has begun, small ones."""
+        self._data += memoryview(_encode(entries))[1 if len(entries) < FEWEST else 3 :]
 
     @property
     def _full(self) -> bool:
@@ -172,12 +210,14 @@ class _Pieces:
         return Piece(data, more + kept // OF_WORK + len(data) // BYTES_OF_WORK, kept)
 
 
-def _keys_of(entry: object) -> int:
+def _parts_of(entry: object) -> int:
     match entry:
         case r.Write():
-            return len(entry.keys)
-        case r.Prepare(writes=writes) | r.Update(writes) | r.History(writes):
-            return sum([len(write.keys) for write in writes])
+            return 2 * len(entry.keys)
+        case r.Prepare(writes=writes, locks=locks):
+            return 2 * (sum([len(write.keys) for write in writes]) + len(locks))
+        case r.Update(writes) | r.History(writes):
+            return 2 * sum([len(write.keys) for write in writes])
         case _:
             return 0
 

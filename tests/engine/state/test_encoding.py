@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from engine.state.encoding import (
+    AT_ONCE,
     BYTES_OF_WORK,
     FEW,
-    NUMBERS_AT_ONCE,
+    MANY_PARTS,
     OF_WORK,
     PIECE_BYTES,
     PIECE_WORK,
@@ -31,7 +32,7 @@ from wal import records as r
 from wal.ids import NO_BALLOT, NO_VERSION, tx_of
 
 NAME = ("acc", 0)
-LENGTHS = (0, 1, 15, 16, FEW - 1, FEW, NUMBERS_AT_ONCE, NUMBERS_AT_ONCE + 15, NUMBERS_AT_ONCE + 16, 65_535, 65_536)
+LENGTHS = (0, 1, 15, 16, FEW - 1, FEW, AT_ONCE, AT_ONCE + 15, AT_ONCE + 16, 65_535, 65_536)
 """Around each form that the length of a list has in MessagePack; that of its last entries, too."""
 MOST = max(PIECE_WORK + PIECE_BYTES // BYTES_OF_WORK + 2, PIECE_WORK + 1)
 
@@ -91,6 +92,43 @@ def test_the_nodes_own_part_in_pieces_is_its_image(count: int) -> None:
     assert joined(pieces_of_node(image)) == msgspec.msgpack.encode(image)
 
 
+MANY = (MANY_PARTS // 2, MANY_PARTS // 2 + 1, MANY_PARTS // 2 + AT_ONCE, 65_535, 65_536, 100_000)
+"""Keys of one record, around those with which it is encoded in pieces itself, and as many as a client may write."""
+
+
+def very_many(count: int) -> r.Write:
+    """One update of so many keys; of some it is a delete."""
+    values = [b"v" if at % 3 else None for at in range(count)]
+    return r.Write(*NAME, 1, 7, [b"k%d" % at for at in range(count)], values, 5, b"t" * 16, answer=b"told")
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_an_update_of_very_many_keys_is_in_pieces_itself(count: int) -> None:
+    """Seed 600062 at 49c5384: a checkpoint encoded a batch of 96,315 keys, that was on its way, in one piece."""
+    found = taken()._replace(tail=[*writes(1), very_many(count), *writes(1)])
+    image = FragmentImage(*found[:-1], [], [])  # type: ignore[arg-type]  # as they lie
+    assert joined(pieces_of_fragment(found, no_row)) == msgspec.msgpack.encode(image)
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_what_is_prepared_of_very_many_keys_is_in_pieces_itself(count: int) -> None:
+    locks = [("acc", b"l%d" % at) for at in range(count)]
+    prepared = [
+        r.Prepare(b"t" * 16, 0, 1, [*writes(20), very_many(count)], locks[:2], [0, 1], 1, held=True),
+        r.Prepare(b"u" * 16, 0, 1, writes(1), locks, [0], 0),
+    ]
+    image = PartitionImage(1, prepared, [], b"floor", [])
+    assert joined(pieces_of_partition(TakenPartition(1, prepared, {}, b"floor", {}))) == msgspec.msgpack.encode(image)
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_what_is_in_the_log_of_very_many_keys_is_in_pieces_itself(count: int) -> None:
+    none = NO_VERSION, b""
+    records: list[r.Record] = [r.Update([*writes(1), very_many(count)]), r.History([very_many(count)]), r.NoOp(0, 1, [])]
+    image = NodeImage(7, (NO_VERSION, NO_BALLOT), (NO_VERSION, NO_BALLOT, b""), none, records)
+    assert joined(pieces_of_node(image)) == msgspec.msgpack.encode(image)
+
+
 def test_pieces_are_work_by_their_entries_their_keys_and_their_bytes() -> None:
     def work(found: TakenFragment) -> int:
         return sum(piece.work for piece in pieces_of_fragment(found, no_row))
@@ -98,8 +136,8 @@ def test_pieces_are_work_by_their_entries_their_keys_and_their_bytes() -> None:
     assert work(taken()) == work(taken(tombstones=FEW - 1)) == 1, "a state is one, whatever little it has"
     assert work(taken(tail=20_000)) >= 20_000 // OF_WORK
     assert work(taken(tail=10, size=1 << 20)) >= (10 << 20) // BYTES_OF_WORK
-    many = msgspec.structs.replace(writes(1)[0], keys=[b"k"] * 100_000, values=[b"v"] * 100_000)
-    assert work(taken()._replace(tail=[many])) >= LITTLE, "one record with very many keys is as much as a turn does of it"
+    many = taken()._replace(tail=[very_many(100_000)])
+    assert work(many) >= LITTLE, "one record with very many keys is as much as a turn does of it"
 
 
 def test_rows_are_asked_for_large_values_a_few_at_a_time() -> None:
