@@ -12,8 +12,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Protocol
 
+from engine.client.namespace import Namespace
 from engine.client.scans import ScanCall
 from engine.client.transaction import Transaction
+from wal.ids import Era
 from wal.probe import probe
 
 CANDIDATES = 100
@@ -57,6 +59,17 @@ class Rows(Protocol):
         ...
 
 
+def pages_of(
+    tx: Transaction, rows: Namespace, low: bytes, high: bytes | None, limit: int | None, *, reverse: bool
+) -> AsyncIterator[ScanCall]:
+    """A range as the transaction reads, page by page; `limit` and `reverse` as with `Namespace.pages`."""
+
+    def pages(low: bytes, high: bytes | None, cut: Era, marked: bool) -> AsyncIterator[ScanCall]:
+        return rows.pages(low, high, limit, marked=marked, cut=cut, reverse=reverse)
+
+    return tx.moment.pages(pages, low, high, marked=tx.serializable)
+
+
 async def scanned(
     tx: Transaction,
     pages: AsyncIterator[ScanCall],
@@ -73,6 +86,7 @@ async def scanned(
     tx.check_open()
     if limit == 0:
         return []
+    cut = tx.moment.cut  # of the first page
     rows: list[tuple[bytes, bytes]] = []
     touched: list[bytes] = []
     marks: dict[int, tuple[int, int]] = {}
@@ -92,7 +106,7 @@ async def scanned(
     if limit is not None and len(rows) >= limit:
         low, high = (rows[-1][0], high) if reverse else (low, rows[-1][0] + b"\0")
     if marks:
-        tx.saw(namespace, (low, high), marks, touched)
+        tx.saw(namespace, (low, high), marks, touched, cut=cut)
     await tx.be_sure()
     return rows
 

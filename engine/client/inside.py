@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
-from engine.client.claims import claimed, scanned
+from engine.client.claims import claimed, pages_of, scanned
 from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags, check_patience
@@ -283,7 +283,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
             draws = self._raw.session.chance.sample
             rows = await claimed(self._raw, self._namespace, (low, high), most, reverse=reverse, sample=draws)
         else:
-            pages = self._namespace.pages(low, high, most and most + gone, marked=self._raw.serializable, reverse=reverse)
+            pages = pages_of(self._raw, self._namespace, low, high, most and most + gone, reverse=reverse)
             rows = await scanned(self._raw, pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)
         for key, value in rows:
             yield self.codec.decode_key(key), self.codec.decode(value)

@@ -3,21 +3,23 @@
 What such a transaction has read was so at one moment, or nobody is shown it. Each of its reads is followed by a question to
 whoever has what it read before: is it so still? What is as it was when it is looked at was so when the last of it was read.
 That costs as much as has been read, each time; so now and then the database is cut just before the question. What is as it
-was after the cut was so at the cut, and what is read at the cut from then on goes with it unasked. It is a lease, which may
-be lost; then one goes on as before.
+was after the cut was so at the cut, and what is read at the cut from then on, keys and ranges, goes with it unasked. It is
+a lease, which may be lost; then one goes on as before.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from engine import errors
 from engine.client.calls import Call, GetCall
 from engine.client.cuts import TakeCutCall
+from engine.client.scans import ScanCall
 from engine.client.session import Session
 from wal.ids import NO_ERA, TX_ID_BYTES, Era, Namespace
+from wal.probe import probe
 
 CHECKS_TO_CUT = 32
 """So many times it is asked whether all is as it was; then a cut is dearer no more."""
@@ -25,6 +27,8 @@ CUT_SECONDS = 2.0
 """One that takes longer is done without."""
 
 Ask: TypeAlias = Callable[[Call], Awaitable[None]]
+Pages: TypeAlias = Callable[[bytes, bytes | None, Era, bool], AsyncIterator[ScanCall]]
+"""Pages of a range, low <= key < high, at a cut if there is one, the first of them with its marks if they are asked for."""
 
 
 class HeldCut:
@@ -76,9 +80,36 @@ class Moment:
         await ask(call)
         return call
 
+    async def pages(self, pages: Pages, low: bytes, high: bytes | None, *, marked: bool) -> AsyncIterator[ScanCall]:
+        """A range, page by page: at the cut, if there is one, for as long as it can be read; else as it is now."""
+        at: tuple[bytes, bytes | None] | None = (low, high)
+        held = self._held
+        if held is not None:
+            try:
+                async for page in pages(low, high, held.cut, marked):
+                    if page.unmarked:
+                        probe("moment.an_older_node_has_no_marks")
+                        break
+                    yield page
+                    at, marked = page.following, False
+                else:
+                    return
+            except (errors.SnapshotLost, errors.SnapshotTooOld):
+                probe("moment.lost_in_a_scan")
+            if self._held is held:
+                self.leave()
+        if at is not None:
+            async for page in pages(*at, NO_ERA, marked):
+                yield page
+
+    @property
+    def cut(self) -> Era:
+        """The cut at which is read what is read now, and at which all was so that was read before, if there is one."""
+        return self._held.cut if self._held is not None else NO_ERA
+
     @property
     def is_cut(self) -> bool:
-        """Whether what is read now is read at a cut, at which all was so that was read before."""
+        """Whether there is one."""
         return self._held is not None
 
     async def be_sure(self, ask: Ask, checks: Iterable[Call]) -> None:

@@ -16,8 +16,9 @@ class ScanCall(Call):
 
     When it is finished, `rows` has all that is in `covered`, and `following` is what is left of the range. `marks`, if they
     were asked for: where each partition's fragment stood before it was looked into, as (epoch, counter). `cut` as with
-    `GetCall`. `reverse`: the last rows of the range, descending. `unlocked`: for who is to lock some of them now, without
-    those that somebody has locked; an older node has all, when it knows what became of them. `sure`: there are no others.
+    `GetCall`; of one an older node tells no marks (`unmarked`). `reverse`: the last rows of the range, descending.
+    `unlocked`: for who is to lock some of them now, without those that somebody has locked; an older node has all, when it
+    knows what became of them. `sure`: there are no others.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ScanCall(Call):
         self.namespace = namespace
         self.anywhere, self.any_age = stale, stale and age_ms < 0
         self.marked = marked
+        self.unmarked = False
         self.marks: dict[int, tuple[int, int]] = {}
         self.age_ms = age_ms
         self.start = start
@@ -86,9 +88,10 @@ class ScanCall(Call):
             raise unexpected(reply)
         if self.marked:
             numbers = self._asked.pop(reply.id, [])
-            if len(reply.marks) != len(numbers):
+            self.unmarked = self.unmarked or (self.cut != NO_ERA and not reply.marks)
+            if len(reply.marks) != len(numbers) and not self.unmarked:
                 raise unexpected(reply)
-            self.marks.update(zip(numbers, reply.marks, strict=True))
+            self.marks.update(zip(numbers, reply.marks, strict=not self.unmarked))
         self._in_order = None
         self._unsure = self._unsure or not reply.sure
         self._rows.extend(zip(reply.keys, reply.values, strict=True))

@@ -31,6 +31,7 @@ from engine.client.running import CLAIMS_MAX, in_order
 from engine.client.session import Session
 from engine.protocol.limits import TIMEOUT_MS_MAX
 from engine.protocol.requests import SKIPPED, Scanned
+from wal.ids import NO_ERA, Era
 from wal.ids import Namespace as NamespaceName
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Transaction:
         self._scanned: list[Scanned] = []  # if it is SERIALIZABLE
         self._ttls = TimesToLive()
         self._bytes = 0  # of what is written
-        self._moment = Moment(session, self._ends_at)  # if it is optimistic
+        self.moment = Moment(session, self._ends_at)  # if it is optimistic
         self._asked_for: dict[_Key, None] = {}  # keys that may be locked for it somewhere
         self._astray: dict[_Key, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
@@ -161,7 +162,7 @@ class Transaction:
         if self.isolation is Isolation.READ_COMMITTED and not (update or nowait or skip_locked):
             return await self._get_committed(namespace, wanted)
         await self._touch(namespace, wanted, shared=not (update or skip_locked), now=nowait, skip=skip_locked)
-        if self._moment.unsure and not in_part:
+        if self.moment.unsure and not in_part:
             await self.be_sure()
         read, written = self._read.get(namespace, {}), self._written.get(namespace, {})
         found: dict[bytes, bytes] = {}
@@ -199,7 +200,7 @@ class Transaction:
         """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
         What the transaction has written itself has no version yet: it is of the epoch `SKIPPED`."""
         await self._touch(namespace, [key])
-        if self._moment.unsure:
+        if self.moment.unsure:
             await self.be_sure()
         written = self._written.get(namespace, {})
         changed, value, result = make((SKIPPED, 0, written[key]) if key in written else self._read[namespace][key])
@@ -235,9 +236,13 @@ class Transaction:
         between: tuple[bytes, bytes | None],
         marks: dict[int, tuple[int, int]],
         touched: list[bytes],
+        *,
+        cut: Era = NO_ERA,
     ) -> None:
-        """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it."""
-        self._moment.unsure = self.concurrency is Concurrency.OPTIMISTIC
+        """It has scanned a range, when its fragments stood at `marks`: nothing but what it `touched` may come into it.
+        `cut`: at which it began to, if it did at one."""
+        if self.concurrency is Concurrency.OPTIMISTIC and (cut == NO_ERA or cut != self.moment.cut):
+            self.moment.unsure = True
         read, topology = self._read.get(namespace, {}), self.session.router.topology
         self._scanned.append(scanned_of(namespace, between, marks, touched, read=read, topology=topology))
 
@@ -263,9 +268,9 @@ class Transaction:
         if not new:
             return
         if self.concurrency is Concurrency.OPTIMISTIC:
-            call = await self._moment.get(self._ask, namespace, new)
-            if not self._moment.is_cut and (call.answers > 1 or self._scanned or any(self._read.values())):
-                self._moment.unsure = self.isolation is not Isolation.READ_COMMITTED
+            call = await self.moment.get(self._ask, namespace, new)
+            if not self.moment.is_cut and (call.answers > 1 or self._scanned or any(self._read.values())):
+                self.moment.unsure = self.isolation is not Isolation.READ_COMMITTED
         else:
             left = self._ends_at - self.session.seconds()
             wait_ms = 0 if now else max(1, min(int(min(self._lock_timeout, left) * 1000), TIMEOUT_MS_MAX))
@@ -295,14 +300,14 @@ class Transaction:
     async def be_sure(self) -> None:
         """See that all that it has read so far was so at one moment, if it is optimistic: else nobody is shown it."""
         async with self._in_turn:
-            if not self._moment.unsure:
+            if not self.moment.unsure:
                 return
             self.check_open()
             _, reads, absent = seen_of(self._read, self._written, optimistic=True)
             first, *others = in_pieces(self._scanned)
             checks = [CheckCall(self._owner, [], reads, absent, scanned=first, going_on=True)]
             checks += [CheckCall(self._owner, [], [], [], scanned=piece, going_on=True) for piece in others]
-            await self._moment.be_sure(self._ask, checks)
+            await self.moment.be_sure(self._ask, checks)
 
     async def _ask(self, call: Call) -> None:
         left = self._ends_at - self.session.seconds()
@@ -346,7 +351,7 @@ class Transaction:
         self.check_open()
         if self._bytes <= self.at_once:  # else some of its locks are needed for long
             self._keeper.stop()
-        self._moment.leave()
+        self.moment.leave()
         if self._written:
             self._take_id()
         self._state = "committed"
@@ -413,7 +418,7 @@ class Transaction:
         self._keeper.stop()
         self._state = "rolled back"
         self._unused()
-        self._moment.leave()
+        self.moment.leave()
         await self._release()
 
     async def _release(self, keys: dict[_Key, None] | None = None) -> bool:

@@ -72,6 +72,7 @@ class CutReads:
         before = lease.scans.pop(place, None) if not request.count else None
         if before is not None and before.again(request):
             probe("cut.scan_gone_on_with")
+            before.marks = self._marks(request)
             self._go_on(session, request, before)
             return
         cut, kept, store = lease.cut, self.cuts.kept, self.core.replica.store
@@ -80,7 +81,17 @@ class CutReads:
             return kept.page(cut, fragment, store.page(fragment, start, limit, down=down))
 
         scan = Counting(request, count_at(cut, kept, store), page) if request.count else Scanning(request, page)
+        if isinstance(scan, Scanning):
+            scan.marks = self._marks(request)
         self._go_on(session, request, scan)
+
+    def _marks(self, request: Scan) -> list[tuple[int, int]]:
+        """Where the fragments stood at the cut, or before it, if that is to be told."""
+        core, kept = self.core, self.cuts.kept
+        if not request.marks:
+            return []
+        core.work += len(request.partitions) // 4
+        return [(core.local[n].epoch, kept.mark(request.cut, (request.namespace, n))) for n in request.partitions]
 
     def _go_on(self, session: SessionId, request: Scan, scan: Scanning | Counting) -> None:
         core = self.core

@@ -31,7 +31,7 @@ from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
-from wal.ids import DECISIONS, EXPIRIES, NO_ERA, NO_VERSION, Era, NodeId, TxId
+from wal.ids import DECISIONS, EXPIRIES, NO_ERA, NO_VERSION, Era, Fragment, NodeId, TxId
 from wal.probe import probe
 
 WITHHELD_MS = 1_000
@@ -66,13 +66,17 @@ class Cuts(Rule):
         super().__init__()
         self.core = core
         self.desk = desk
-        self.kept = Kept(core.replica.store)
+        self.kept = Kept(core.replica.store, self._lwm)
         self.leases: dict[Era, Lease] = {}
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
         self.promoting: Callable[[], bool] = bool  # whether this node is named primary of what it does not serve yet
         self._withheld_until: int | None = None
         core.replica.kept = self.kept
+
+    def _lwm(self, name: Fragment) -> int:
+        known = self.core.replica.fragments.get(name)
+        return known.counter.lwm if known is not None else 0
 
     # Eras.
 

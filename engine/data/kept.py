@@ -15,6 +15,9 @@ what a key has that is not kept for the newest cut is what it had at that cut, w
 
 What comes of a prepared transaction may be of an era before the newest cut. Its keys were locked meanwhile, so nothing is
 kept of them for a newer cut, which sees what is there.
+
+With the first row of a fragment that is kept for a cut it is noted where the fragment stood: all counters up to there had
+been applied, and are of before. So nothing comes after the cut at or below the *mark*, whatever comes (`mark`).
 """
 
 from __future__ import annotations
@@ -53,12 +56,14 @@ Rows: TypeAlias = dict[Fragment, dict[bytes, Held]]
 class Kept:
     """What one node keeps of its rows, by cut. `store` has what is there now."""
 
-    def __init__(self, store: LayeredStore) -> None:
+    def __init__(self, store: LayeredStore, lwm: Callable[[Fragment], int] = lambda _: 0) -> None:
         self._store = store
+        self._lwm = lwm
         self._get = store.get
         self._unread: deque[tuple[Era, Fragment, list[bytes], Unread]] = deque()  # still to be read, for which cut
         self._eras: list[Era] = []  # of cuts, ascending; some may be over, and stand between others that are not
         self._rows: dict[Era, Rows] = {}
+        self._stood: dict[Era, dict[Fragment, int]] = {}  # the LWM of a fragment when the first of its rows was kept
         self._over: dict[Era, None] = {}
         self._bytes: dict[Era, int] = {}
         self.bytes = 0
@@ -73,7 +78,7 @@ class Kept:
     def begin(self, cut: Era) -> None:
         """From now on keep what is overwritten by what is not older than this cut."""
         insort(self._eras, cut)
-        self._rows[cut] = {}
+        self._rows[cut], self._stood[cut] = {}, {}
         self._bytes[cut] = 0
 
     def end(self, cut: Era) -> list[Rows]:
@@ -89,6 +94,7 @@ class Kept:
         self._eras.remove(cut)
         self._over.pop(cut)
         self.bytes -= self._bytes.pop(cut)
+        del self._stood[cut]
         return self._rows.pop(cut)
 
     def _fold(self, cut: Era) -> None:
@@ -100,7 +106,7 @@ class Kept:
             return
         before, size = self._eras[at - 1], 0
         for name, of in rows.items():
-            older = self._rows[before].setdefault(name, {})
+            older = self._of(before, name, self._stood[cut][name])
             for key, held in of.items():
                 if key not in older:
                     older[key] = held
@@ -123,7 +129,7 @@ class Kept:
             probe("cut.large_rows_are_kept")
             self._note(cut, name, keys)
             return
-        mine, get, size = self._rows[cut].setdefault(name, {}), self._get, 0
+        mine, get, size = self._of(cut, name, self._lwm(name)), self._get, 0
         for key in keys:
             if key not in mine:
                 held = mine[key] = get(name, key)
@@ -145,12 +151,25 @@ class Kept:
 
     def _note(self, cut: Era, name: Fragment, keys: Sequence[bytes]) -> None:
         """They are kept, and read later."""
-        mine, unread = self._rows[cut].setdefault(name, {}), Unread(self._store.below(name))
+        mine, unread = self._of(cut, name, self._lwm(name)), Unread(self._store.below(name))
         fresh = [key for key in keys if key not in mine]
         above, _ = self._store.layer_of(name)
         mine.update(zip(fresh, map(above.get, fresh, repeat(unread)), strict=True))
         if fresh:
             self._unread.append((cut, name, fresh, unread))
+
+    def _of(self, cut: Era, name: Fragment, stood: int) -> dict[bytes, Held]:
+        """What is kept of a fragment for a cut, of which something is to be kept now, or was when it `stood` there."""
+        known = self._stood[cut]
+        if name not in known or known[name] > stood:
+            known[name] = stood
+        return self._rows[cut].setdefault(name, {})
+
+    def mark(self, cut: Era, name: Fragment) -> int:
+        """A counter at or below which nothing comes, or came, into a fragment after a cut: with it the rows at the cut can
+        be held against what is there later."""
+        later = self._eras[bisect_right(self._eras, cut) - 1 :]
+        return min((self._stood[each][name] for each in later if name in self._stood[each]), default=self._lwm(name))
 
     def read(self) -> Iterator[int]:
         """Read what was not read yet, before a checkpoint is finished; yields how much work each piece was."""

@@ -232,10 +232,11 @@ class GetStatus(msgspec.Struct, frozen=True, array_like=True, tag="get-status", 
 class Scan(msgspec.Struct, frozen=True, array_like=True, tag="scan", gc=False):
     """Rows of these partitions with start <= key < end (None: no bound), ascending, up to `limit` of them.
 
-    `stale`, `age_ms` and `cut` as with Get. `marks`: say where each of the fragments stood before it was looked into.
-    `count`: not the rows, but how many there are in all of the partitions, without bounds. `reverse`: descending, the last
-    rows of the range. `unlocked`: for who is to lock some of them now; rows that somebody has locked are passed over, also
-    its own, and no outcome is waited for; of those who ask together each is told of rows that begin somewhere else.
+    `stale`, `age_ms` and `cut` as with Get. `marks`: say where each of the fragments stood before it was looked into, or at
+    the cut, at the latest. `count`: not the rows, but how many there are in all of the partitions, without bounds.
+    `reverse`: descending, the last rows of the range. `unlocked`: for who is to lock some of them now; rows that somebody
+    has locked are passed over, also its own, and no outcome is waited for; of those who ask together each is told of rows
+    that begin somewhere else.
     """
 
     id: int

@@ -447,7 +447,7 @@ def test_many_reads_one_by_one_are_of_one_moment_and_cost_what_is_read(
     with db.transaction(concurrency="OPTIMISTIC") as tx:
         inside = tx.namespace(ns)
         assert [inside.get(key) for key in keys[:-2]] == [0] * (len(keys) - 2)
-        assert len(list(inside.scan())) == len(keys) + 1, "a range is read as it is now, and all is asked again"
+        assert len(list(inside.scan())) == len(keys) + 1, "a range is read as it was at the cut, too"
         assert inside.get("nothing") is None
 
 
@@ -459,3 +459,49 @@ def test_a_lock_that_changes_nothing_stops_no_optimistic_reader(db: engine.Datab
     with db.transaction(concurrency="OPTIMISTIC") as tx:
         assert (tx.namespace(ns).get("x"), tx.namespace(ns).get("y")) == (1, 2)
         holder.rollback()
+
+
+def test_many_scans_one_by_one_are_of_one_moment_and_cost_what_is_scanned(
+    db: engine.Database, fresh: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a few scans a cut is read; what came into a range after that is told at the commit."""
+    ns = db.namespace(fresh(), codec=int)
+    count = 3 * CHECKS_TO_CUT
+    ns.put_many({f"k{number:03d}": 0 for number in range(count)})
+    looks: list[int] = []
+    asked = CheckCall.__init__
+
+    def looked(call: CheckCall, *args: Any, scanned: list[Any], **kwargs: Any) -> None:
+        looks.append(len(scanned))
+        asked(call, *args, scanned=scanned, **kwargs)
+
+    def each(inside: Any, first: int = 0) -> list[list[tuple[str, int]]]:
+        return [list(inside.scan(start=f"k{n:03d}", end=f"k{n:03d}~")) for n in range(first, count)]
+
+    def change(other: engine.Transaction) -> None:
+        theirs = other.namespace(ns)
+        theirs.put_many({f"k{count - 1:03d}": 1, "m": 1})
+        theirs.delete(f"k{count - 2:03d}")
+
+    expected = [[(f"k{number:03d}", 0)] for number in range(count)]
+    monkeypatch.setattr(CheckCall, "__init__", looked)
+    with db.transaction(concurrency="OPTIMISTIC", isolation="SERIALIZABLE") as tx:
+        assert each(tx.namespace(ns)) == expected
+        tx.namespace(ns).put("l", 1)
+    assert sum(looks) <= count * CHECKS_TO_CUT, looks
+    for writes in (True, False):
+        tx = db.transaction(concurrency="OPTIMISTIC", isolation="SERIALIZABLE")
+        inside = tx.namespace(ns)
+        for number in range(CHECKS_TO_CUT):
+            list(inside.scan(start=f"k{number:03d}", end=f"k{number:03d}~"))
+        with ThreadPoolExecutor(1) as apart:
+            apart.submit(db.run, change).result(PATIENCE_SECONDS)
+        assert each(inside, CHECKS_TO_CUT) == expected[CHECKS_TO_CUT:], "as it was at the cut"
+        assert not list(inside.scan(start="m")), "nor what came since"
+        if writes:
+            inside.put("l", 2)
+        with pytest.raises(engine.Conflict):
+            tx.commit()
+        ns.put_many({f"k{number:03d}": 0 for number in range(count - 2, count)})
+        ns.delete("m")
+    assert ns.get("l") == 1

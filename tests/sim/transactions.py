@@ -19,7 +19,7 @@ from engine.client.transaction import Transaction
 from engine.protocol.requests import Scanned
 from tests.sim.clients import SECOND, Client
 from tests.sim.network import MS
-from wal.ids import Namespace, TxId
+from wal.ids import Era, Namespace, TxId
 
 Key = tuple[Namespace, bytes]
 LOCK_TIMEOUT_MS = 5_000
@@ -115,21 +115,24 @@ class SimTransaction(Transaction):
         return dict(await scanned(self, self._pages(namespace, low, high, page_rows), (low, high), None))
 
     async def _pages(self, namespace: Namespace, low: bytes, high: bytes, page_rows: int) -> AsyncIterator[ScanCall]:
-        left: tuple[bytes, bytes | None] | None = (low, high)
-        marked = self.serializable
-        while left is not None:
-            call = ScanCall(namespace, *left, page_rows, marked=marked)
-            yield await self.session.call(call, timeout=self.patience)
-            left, marked = call.following, False
+        async def pages(low: bytes, high: bytes | None, cut: Era, marked: bool) -> AsyncIterator[ScanCall]:
+            left: tuple[bytes, bytes | None] | None = (low, high)
+            while left is not None:
+                call = ScanCall(namespace, *left, page_rows, marked=marked, cut=cut)
+                yield await self.session.call(call, timeout=self.patience)
+                left, marked = call.following, False
+
+        async for page in self.moment.pages(pages, low, high, marked=self.serializable):
+            yield page
 
     async def begin_at_a_cut(self) -> None:
         """Read at a cut, as an optimistic one does that has asked often enough whether all is as it was."""
-        self._moment._held = HeldCut(self.session, self._ends_at)
-        await self._moment._held.take(self.patience)
+        self.moment._held = HeldCut(self.session, self._ends_at)
+        await self.moment._held.take(self.patience)
 
     def leave_its_cut(self) -> None:
         """Read at it no more."""
-        self._moment.leave()
+        self.moment.leave()
 
     def abandon(self) -> None:
         """Its client is not heard of again."""
@@ -147,7 +150,7 @@ class SimTransaction(Transaction):
         """Ask for the votes, and stop before the decision."""
         self.check_open()
         self._keeper.stop()  # as before a commit
-        self._moment.leave()
+        self.moment.leave()
         self._take_id()
         await self.session.call(self.request(prepare_only=True), timeout=self.patience)
 

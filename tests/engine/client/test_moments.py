@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator
 from typing import Any
+
+import pytest
 
 from engine import errors
 from engine.client.calls import Call, GetCall
@@ -12,6 +15,7 @@ from engine.client.cuts import KeepCutCall
 from engine.client.ends import CheckCall
 from engine.client.leases import CutLeases
 from engine.client.moments import CHECKS_TO_CUT, HeldCut, Moment
+from engine.client.scans import ScanCall
 from engine.client.timing import REAL
 from engine.protocol.requests import LET_GO_MAX
 from wal.ids import NO_ERA, Era
@@ -90,6 +94,36 @@ def test_where_the_cut_is_lost_it_goes_on_without() -> None:
         told.lost = True
         assert (await told.moment.get(told._ask, "ns", [b"k"])).cut == NO_ERA
         assert not told.moment.is_cut, "what is read next may be of another moment"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["lost", "without marks"])
+def test_a_range_is_read_at_the_cut_and_where_it_cannot_be_it_goes_on_without(older: bool) -> None:
+    async def story() -> None:
+        told = Story()
+        await told.sure(CHECKS_TO_CUT)
+        asked: list[tuple[Era, bool]] = []
+
+        async def pages(low: bytes, high: bytes | None, cut: Era, marked: bool) -> AsyncIterator[ScanCall]:
+            for size in range(len(low), 4):
+                asked.append((cut, marked))
+                if size == 2 and cut != NO_ERA and not older:
+                    raise errors.SnapshotLost("its primary is gone")
+                page = ScanCall("ns", bytes(size), high, 1, marked=marked, cut=cut)
+                page.unmarked = older and cut != NO_ERA
+                page._complete_up_to = bytes(size) if size < 3 else None
+                page._rows = [(bytes(size), b"v")]
+                yield page
+                marked = False
+
+        rows = [row async for page in told.moment.pages(pages, b"\0", None, marked=True) for row in page.rows]
+        assert rows == [(bytes(size), b"v") for size in (1, 2, 3)], "each once, and in order"
+        assert not told.moment.is_cut
+        if older:
+            assert asked == [(CUT, True), (NO_ERA, True), (NO_ERA, False), (NO_ERA, False)]
+        else:
+            assert asked == [(CUT, True), (CUT, False), (NO_ERA, False), (NO_ERA, False)]
 
     asyncio.run(story())
 

@@ -27,7 +27,7 @@ class Copy:
 
     def __init__(self) -> None:
         self.store = LayeredStore(MemoryStore())
-        self.kept = Kept(self.store)
+        self.kept = Kept(self.store, lambda _: self.lwm())
         self.versions: dict[bytes, list[tuple[Era, Entry]]] = {key: [] for key in KEYS}
         self.era: Era = (0, 1)
         self.counter = 0
@@ -36,7 +36,13 @@ class Copy:
         self.noting: dict[int, Iterator[int]] = {}  # of what is issued, by start
         self.noted: dict[int, Era] = {}
         self.cuts: list[Era] = []
+        self.marks: dict[Era, int] = {}  # the greatest that its readers were told
         self.image: CheckpointImage | None = None  # that is being written
+
+    def lwm(self) -> int:
+        """All that was issued up to here has been applied."""
+        open_at = [write.start for write in (*self.issued, *(write for write, _ in self.prepared))]
+        return min(open_at, default=self.counter)
 
     def issue(self, keys: tuple[bytes, ...], value: bytes | None, *, prepared: bool = False) -> None:
         taken = [*(write for write, _ in self.prepared), *(self.issued if prepared else [])]
@@ -60,13 +66,21 @@ class Copy:
         self.noted[write.start] = yield from self.kept.note(NAME, write.keys)
 
     def count(self, at: int) -> None:
-        self._apply(self.issued.pop(at % len(self.issued)), self.era)
+        write = self.issued[at % len(self.issued)]
+        self._keep(write, self.era)
+        self.issued.remove(write)
+        self._apply(write, self.era)
 
     def commit(self, at: int) -> None:
+        self._keep(*self.prepared[at % len(self.prepared)])
         self._apply(*self.prepared.pop(at % len(self.prepared)))
 
-    def _apply(self, write: r.Write, era: Era) -> None:
+    def _keep(self, write: r.Write, era: Era) -> None:
         self.kept.keep(NAME, write.keys, era, self.noted.get(write.start, NO_ERA))
+
+    def _apply(self, write: r.Write, era: Era) -> None:
+        for cut in self.cuts:
+            assert era < cut or write.start >= self.marks[cut], "it comes at or below what a reader was told"
         for number, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
             entry = Entry(1, number, value)
             self.versions[key].append((era, entry))
@@ -100,6 +114,7 @@ class Copy:
         self.era = (1, self.era[1] + 1)
         self.kept.begin(self.era)
         self.cuts.append(self.era)
+        self.marks[self.era] = 0
 
     def end(self, at: int) -> None:
         self.kept.end(self.cuts.pop(at % len(self.cuts)))
@@ -107,6 +122,13 @@ class Copy:
     def check(self) -> None:
         """What counts of before each cut is what is read at it; what is prepared has yet to end, and is waited for."""
         for cut in self.cuts:
+            mark = self.kept.mark(cut, NAME)
+            self.marks[cut] = max(self.marks[cut], mark)
+            newer = [e.counter for of in self.versions.values() for era, e in of if era >= cut]
+            assert mark <= self.lwm()
+            assert min(newer, default=mark + 1) > mark, "a row that came after the cut is below the mark"
+            if not newer and all(write.start not in self.noted for write in self.issued):
+                assert mark == self.lwm() or self.noted, "nothing came, and it says less than it could"
             for key in KEYS:
                 older = [entry for era, entry in self.versions[key] if era < cut]
                 expected = max(older, key=lambda entry: entry.counter, default=None)

@@ -74,6 +74,29 @@ def nothing_is_kept_before_a_cut_is_handed_out(machine: Machine) -> None:
 
 
 @CUTS.fault("11")
+def a_range_at_a_cut_is_marked_as_it_stands_now(machine: Machine) -> None:
+    """Who has read a range at a cut is told where it stands by then, with what has come since."""
+    cuts = _cuts(machine)
+
+    def mark(_: Era, name: Fragment) -> int:
+        return cuts._lwm(name)
+
+    replace(cuts.kept, "mark", mark)
+
+
+@CUTS.fault("11")
+def a_range_at_a_cut_is_marked_as_far_as_anything_was_issued(machine: Machine) -> None:
+    """Who has read a range at a cut is told a counter that is above such as have yet to be applied."""
+    assert machine.node is not None
+    cuts, fragments = _cuts(machine), machine.node.core.replica.fragments
+
+    def lwm(name: Fragment) -> int:
+        return fragments[name].counter.hwm if name in fragments else 0
+
+    replace(cuts.kept, "_lwm", lwm)
+
+
+@CUTS.fault("11")
 def an_outcome_is_of_the_era_in_which_it_comes(machine: Machine) -> None:
     """A transaction is taken to be of the era that its participant has when it hears of the outcome."""
     assert machine.node is not None

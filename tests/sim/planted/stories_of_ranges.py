@@ -75,6 +75,41 @@ def the_room_is_taken_while_it_is_scanned(plant: Plant | None) -> None:
 
 
 @story
+def the_room_is_taken_between_a_cut_and_a_look_at_it(plant: Plant | None) -> None:
+    """Who reads at a cut finds nobody in the room, which was taken since."""
+    with Stage(plant) as stage:
+        late = stage.transaction(optimistic=True)
+        stage.do(late.begin_at_a_cut())
+        stage.put(key(0), b"booked")
+        found = stage.do(late.scan(NAMESPACE, LOW, HIGH))
+        stage.must(found == {}, f"nobody had the room at the cut, and the scan found {found}")
+        stage.do(late.put(NAMESPACE, {key(1): b"booked"}))
+        ending = stage.begin(late.commit())
+        stage.until(lambda: ending.done, "the second is answered")
+        _at_most_one(stage)
+
+
+@story
+def the_room_is_taken_while_a_cut_is_taken(plant: Plant | None) -> None:
+    """A booking has its counter when the cut is taken, and counts when that has been read; a later one has counted."""
+    with Stage(plant) as stage:
+        unheard = Rule("replicated", lambda _, to, said: to == "n1" and isinstance(said, Replicated), drop=False)
+        stage.world.network.rules.append(unheard)
+        booked = stage.begin_put(key(0), b"booked")
+        stage.until(lambda: unheard.caught > 0, "the copies have the booking")
+        late = stage.transaction(optimistic=True)
+        stage.do(late.begin_at_a_cut())
+        found = stage.do(late.scan(NAMESPACE, LOW, HIGH))
+        stage.must(found == {}, f"nobody had the room at the cut, and the scan found {found}")
+        stage.world.network.release([unheard], stage.world.network.held)
+        stage.until(lambda: told(booked), "the booking is acknowledged")
+        stage.do(late.put(NAMESPACE, {key(1): b"booked"}))
+        ending = stage.begin(late.commit())
+        stage.until(lambda: ending.done, "the second is answered")
+        _at_most_one(stage)
+
+
+@story
 def of_two_conditions_one_does_not_hold(plant: Plant | None) -> None:
     """What is said at once is not done, on neither node, if one of its conditions does not hold; and is told so."""
     with Stage(plant) as stage:

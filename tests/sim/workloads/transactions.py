@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from random import Random
 
 from engine import errors
+from engine.client.modes import Concurrency
 from tests.sim.checkers.history import Append, Outcome, Read, ReadBalances, ReadRing, Rotate, Transaction, Transfer
 from tests.sim.clients import Client
 from tests.sim.network import MS
@@ -179,6 +180,8 @@ def rooms_of(load: Load, client: Client, rng: Random) -> Step:
         )
         told: list[Append | Read] = []
         try:
+            if tx.concurrency is Concurrency.OPTIMISTIC and rng.random() < 0.5:
+                await tx.begin_at_a_cut()
             for room in rooms:
                 rows = await tx.scan("rooms", f"{room}/".encode(), f"{room}0".encode(), page_rows=rng.choice([3, 100]))
                 told += _ops(room, tuple(room_rows(rows)), booked.get(room))
