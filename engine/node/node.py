@@ -145,8 +145,7 @@ class Node(Machines):
         if now > core.now:
             core.attentive += min(now - core.now, core.settings.heartbeat_ms * MS)
             core.now = now
-        core.turns += 1
-        core.work, core.waited = 0, bool(core.resumed)
+        core.begin_turn()
         effects = core.effects = Effects()
         if not self._booted:
             self._booted = True
@@ -155,8 +154,9 @@ class Node(Machines):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()
-        room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
         said, core.to_self = deque(core.to_self), []
+        core.go_on_first()
+        room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
         while said and core.work < room:
             core.work += 1
             message = said.popleft()

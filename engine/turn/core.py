@@ -87,6 +87,7 @@ class Core:
         self.era = FIRST_ERA  # of what is decided here; `engine.data.cuts` moves it on
         self.resumed: deque[Callable[[], None]] = deque()
         self.waited = False  # something in there since an earlier turn
+        self.passed_over = False  # it was, and that turn was full
         self.unhurried: deque[Callable[[], None]] = deque()  # what nobody waits for
 
     @property
@@ -237,24 +238,34 @@ class Core:
         self.work = max(self.work, WORK_MAX)
         self.resume(go_on)
 
+    def begin_turn(self) -> None:
+        """Another turn, in which nothing was done yet."""
+        self.turns += 1
+        self.work, self.waited = 0, bool(self.resumed)
+
+    def go_on_first(self) -> None:
+        """Do some of what nobody waits for, and what the last turn was too full for: what came has what room is left."""
+        if self.unhurried:
+            self._do_a_little()
+        if self.passed_over:
+            self.passed_over = self.waited = False
+            if self.resumed:
+                self.resumed.popleft()()
+
     def go_on(self) -> None:
         """Do of what was cut into pieces as much as the turn has room for, one of each after the other.
 
-        What was begun in an earlier turn gets on in any case.
+        What was begun in an earlier turn gets on in any case, if not now then first of all in the next one.
         """
-        if self.waited:
-            self.resumed.popleft()()
+        self.passed_over = self.waited and self.work >= WORK_MAX
         while self.resumed and self.work < WORK_MAX:
             self.resumed.popleft()()
-        if self.unhurried:
-            self._do_a_little()
 
     def _do_a_little(self) -> None:
         """Do some of what nobody waits for, one piece of each after the other."""
-        enough = self.work + LITTLE
         for _ in range(len(self.unhurried)):
             self.unhurried.popleft()()
-            if self.work >= enough:
+            if self.work >= LITTLE:
                 break
 
     def put_off(self, go_on: Callable[[], None]) -> None:

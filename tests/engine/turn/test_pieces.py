@@ -77,9 +77,50 @@ def test_what_an_earlier_turn_has_left_finds_room_however_much_came() -> None:
     began = core.turns
     while node.untaken or asked:
         node.turn(core.now + 1, asked)
-        assert core.work <= WORK_MAX + LITTLE
+        assert core.work <= WORK_MAX
         asked = []
     assert pieces == [began + at for at in range(1, 6)]
+
+
+def test_a_turn_that_is_full_does_no_piece_more_and_the_next_one_begins_with_it() -> None:
+    alone, done = Alone(PARTITIONS), list[str]()
+    busy(alone)
+    node = alone.node
+    core = node.core
+
+    def piece() -> None:
+        done.append("piece")
+        core.work += WORK_MAX // 2
+        if done.count("piece") < 4:
+            core.resume(piece)
+
+    def little() -> None:
+        done.append("little")
+        core.work += LITTLE
+        core.put_off(little)
+
+    def large(_session: int, _request: Get) -> None:
+        """One request that is as much as there may be in a turn."""
+        done.append("large")
+        core.work += WORK_MAX
+
+    node._on_request[Get] = large  # type: ignore[assignment]  # it stands for whatever is large
+    core.resume(piece)
+    core.put_off(little)
+    asked: list[Event] = [Asked(1, Get(2, "acc", [b"k"]))] * 3
+    told = list[list[str]]()
+    while asked or node.untaken or core.resumed:
+        done_before = len(done)
+        node.turn(core.now + 1, asked)
+        told.append(done[done_before:])
+        asked = []
+    assert told == [
+        ["little", "large"],
+        ["little", "piece", "large"],
+        ["little", "large"],
+        ["little", "piece", "piece"],
+        ["little", "piece"],
+    ]
 
 
 def test_the_answers_that_a_partition_keeps_are_work_for_a_checkpoint() -> None:
