@@ -51,6 +51,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     `joins` are members that it lists beside those of before. `namespaces` and `migrations` are what it says of them, if it
     says anything else than the map before. `goes` are members that it notes to go, `gone` those that it lists no more.
     `groups` come into the map, behind those that are there. `worse`: primaries move to worse places, off wrong copies.
+
+    `rest`, where it is no light step: the map of a full exchange as what it changes. That is all that it says of anything
+    but partitions; those that it places elsewhere, or anew behind the others, are in `placements`.
     """
 
     after: Version
@@ -65,10 +68,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     baseline: list[NodeId] = msgspec.field(default_factory=list)
     groups: list[Added] = msgspec.field(default_factory=list)
     worse: bool = False
+    rest: Topology | None = None
 
     @property
     def version(self) -> Version:
         """Of the map that comes of it: another major number if it lists others."""
+        if self.rest is not None:
+            return self.rest.version
         major, minor = self.after
         return Version(major + 1, 0) if self.joins or self.gone else Version(major, minor + 1)
 
@@ -259,7 +265,7 @@ def _raised(
 def fits(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether a step is one from this very map, and what it changes is what a step may."""
     return (
-        (step.after, step.map_hash) == (old.version, map_hash)
+        (step.after, step.map_hash, step.rest) == (old.version, map_hash, None)
         and may_be_added(old, step.groups)
         and all(_is_in(len(old.all_groups) + len(step.groups), said) for said in step.namespaces.values())
         and _are_placed([placed for _, placed in step.placements], [m.node for m in (*old.members, *step.joins)])
@@ -319,10 +325,16 @@ def _moves(old: Placement, new: Placement, *, worse: bool) -> bool:
 
 
 def stepped(old: Topology, step: Step) -> Topology:
-    """The map that a light step which fits makes of the one before it: the same value for everybody."""
+    """The map that a step makes of the one before it, if it `fits`, or `makes_a_map`: the same value for everybody."""
     placements = list(old.placements)
+    known = len(placements)
     for number, placement in step.placements:
-        placements[number] = placement
+        if number < known:
+            placements[number] = placement
+        else:
+            placements.append(placement)
+    if step.rest is not None:
+        return msgspec.structs.replace(step.rest, placements=tuple(placements))
     topology = msgspec.structs.replace(
         old,
         version=step.version,

@@ -17,6 +17,7 @@ from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
 from rebalance.plan import Change
 from rebalance.ports import MS
+from rebalance.steps import Step
 from rebalance.sums import in_doubt
 from rebalance.table import Candidate, Group, Topology, hash_of
 from wal import records as r
@@ -88,6 +89,7 @@ class Attempt:
         self.told: dict[NodeId, Copies] = {}  # what they answered to that
         self.untold: dict[NodeId, None] = {}  # who has not answered
         self.proposed: bytes | None = None
+        self.step: Step | None = None  # the same as what it changes, where maps are large
         self.accepts: dict[NodeId, None] = {}
         self.planning = False  # what to propose is being found out
         self.chosen = False  # a majority has accepted it: it is committed, whatever happens here
@@ -278,8 +280,13 @@ def propose(core: Core, attempt: Attempt) -> None:
     """Propose the map that was found to all voters who have not accepted it."""
     assert attempt.proposed is not None
     assert core.topology is not None
-    asked = tuple(n for n in core.topology.voters if n not in attempt.accepts)
-    core.send(asked, Propose(attempt.after, attempt.ballot, attempt.proposed))
+    asked = [n for n in core.topology.voters if n not in attempt.accepts]
+    told_apart = tuple(n for n in asked if attempt.step and (said := attempt.promises.get(n)) and said.tells_apart)
+    if told_apart:
+        makes = hash_of(attempt.proposed)
+        core.send(told_apart, Propose(attempt.after, attempt.ballot, b"", attempt.step, makes))
+    if whole := tuple(n for n in asked if n not in told_apart):
+        core.send(whole, Propose(attempt.after, attempt.ballot, attempt.proposed))
 
 
 def tell_commit(core: Core, attempt: Attempt, topology: Topology, encoded: bytes) -> None:

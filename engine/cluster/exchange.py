@@ -13,7 +13,7 @@ map exchange:
  AskCopies            ------->
                       <-------    Copies: of these, what each fragment has
  majority of promises, and all that:
- Propose(full map)    ------->    log the accepted map
+ Propose(full map)    ------->    log the accepted map; a large one is told, and logged, as what it changes
                       <-------    Accept
  majority of accepts:
  Commit(map)          ------->    log it, switch to it
@@ -36,6 +36,7 @@ from engine.cluster.behind import same_version, send_map
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
 from engine.cluster.foresight import MAP_BYTES_OF_WORK, Foresight
+from engine.cluster.making import Made, Making
 from engine.cluster.reporting import Reporting
 from engine.cluster.splits import Splits
 from engine.messages import (
@@ -55,11 +56,12 @@ from engine.turn.core import Core
 from engine.turn.letting_go import let_go
 from rebalance import table as topologies
 from rebalance.anew import Anew
+from rebalance.differing import differing
 from rebalance.lives import disk_of, may_vote
 from rebalance.plan import planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
-from rebalance.steps import map_of, may_follow
+from rebalance.steps import encode_step, may_follow
 from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NO_BALLOT, ROUNDS_AHEAD, Ballot, NodeId
@@ -87,6 +89,7 @@ class Exchange(Rule):
         self.core = core
         self.reporting = Reporting(core, claims, anew, vouched)
         self.foresight = Foresight(core)
+        self.making = Making(core, self.foresight)
         self.detector = detector
         self.claims = claims
         self._switch = switch
@@ -171,15 +174,15 @@ class Exchange(Rule):
         if core.topology is not None and disk_of(core.topology, core.node) != core.allocation:
             probe("exchange.no_vote_on_this_disk")
             return  # the voter of this name is another disk: it alone knows what it promised
-        if self.accepted != (message.ballot, message.topology):
-            core.work += len(message.topology) // MAP_BYTES_OF_WORK
-            if not may_follow(message.after, message.topology):
-                return  # it is read before anything is promised about it; and the commit finds that done
-            core.vote(r.Accepted(message.after, message.ballot, message.topology))
+        encoded = self.making.proposed(message, lambda: self.on_propose(sender, message))
+        if not encoded:
+            return  # it is read before anything is promised about it; and the commit finds that done
+        if self.accepted != (message.ballot, encoded):
+            self.making.accept(message, encoded)
         self.draining = None
         core.stop()
         core.send(sender, Accept(message.after, message.ballot, core.life, core.claim_lsn, core.voted_lsn))
-        if (topology := map_of(message.topology)) is not None:
+        if (topology := self.making.map_of(encoded)) is not None:
             self.foresight.foresee(topology)
 
     def on_commit(self, sender: NodeId, message: Commit) -> None:
@@ -194,7 +197,7 @@ class Exchange(Rule):
                 core.send(sender, AskMap(core.version))
                 return
         core.work += len(encoded) // MAP_BYTES_OF_WORK
-        topology = map_of(encoded)
+        topology = self.making.map_of(encoded)
         if topology is None or topology.version != message.version:
             return  # it is none, or not the one that it is called
         self._take(sender, topology, encoded)
@@ -211,6 +214,7 @@ class Exchange(Rule):
     def adopt(self, topology: Topology, encoded: bytes, *, step: bytes = b"") -> None:
         """Log a committed map, or the step from ours that makes it, and switch to it."""
         version, map_hash = topology.version, topologies.hash_of(encoded)
+        step = step or self.core.replica.maps.step_accepted(map_hash)
         self.core.log(r.Committed(version, b"", step, map_hash) if step else r.Committed(version, encoded))
         self.core.replica.maps.know(version, encoded)
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
@@ -321,6 +325,7 @@ class Exchange(Rule):
         change = attempt.change(old, self.claims, self.core.map_hash)
         plan = yield from planning(old, change, self.core.affinity)
         encoded = yield from topologies.encoding(plan.topology)
+        step = (yield from differing(old, change.map_hash, plan.topology)) if self.foresight.is_large(old) else None
         if self.attempt is not attempt:
             probe("exchange.planned_in_vain")
             return
@@ -329,6 +334,9 @@ class Exchange(Rule):
             return  # nor may a new baseline be one whose majority is not here
         for note in plan.notes:
             self.core.note(note)
+        if step is not None:
+            attempt.step = step
+            self.making.know(Made(step, encode_step(step), plan.topology, encoded))
         attempt.proposed = encoded
         propose(self.core, attempt)
 
@@ -349,7 +357,8 @@ class Exchange(Rule):
         attempt.accepts[sender] = None
         if not attempt.chosen and sum(n in attempt.accepts for n in core.topology.voters) >= core.topology.majority:
             attempt.chosen = True
-            encoded, topology = attempt.proposed, topologies.decode(attempt.proposed)
+            encoded, topology = attempt.proposed, self.making.map_of(attempt.proposed)
+            assert topology is not None, "what is proposed is a map"
             tell_commit(core, attempt, topology, encoded)
             self._take_chosen(attempt, topology, encoded)
 
@@ -425,6 +434,7 @@ class Exchange(Rule):
                 self.core.work += len(message.copies) // COPIES_OF_WORK
                 self.on_copies(sender, message)
             case Propose():
+                self.core.work += message.step.work if message.step is not None else 0  # also again
                 self.on_propose(sender, message)
             case Accept():
                 self.on_accept(sender, message)

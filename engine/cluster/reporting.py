@@ -44,6 +44,7 @@ class Reporting:
             hands_over=True,
             admits=True,
             keeps=True,
+            tells_apart=True,
         )
 
     def begin(self, message: Announce, to: NodeId) -> None:

@@ -18,8 +18,8 @@ this is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias, assert_never, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, assert_never, get_args
 
 from engine.cluster.attempt import Intent
 from engine.cluster.behind import same_version
@@ -33,18 +33,15 @@ from rebalance import table as topologies
 from rebalance.coming import moving_in, worth_a_step
 from rebalance.ideal import finding_ideal
 from rebalance.lives import disk_of, may_vote
-from rebalance.ports import MS, all_of
+from rebalance.ports import MS
 from rebalance.rule import NewMap, Rule
 from rebalance.steps import (
     Step,
-    encode_step,
-    fits,
     letting_go,
     light_step,
     may_join,
     noting,
     rebasing,
-    stepped,
     taking_out,
 )
 from rebalance.table import Group, Placement, Standing, Topology
@@ -58,8 +55,6 @@ FOLLOWED_MS = 2_000
 """A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
 MOVING_OF_WORK = 32
 """So many partitions of a map are as much work to look at, whether their copies move, as one thing that is decided."""
-MADE_OF_WORK = 32
-"""And so many of a map that a step makes."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
@@ -80,15 +75,6 @@ class _Attempt:
         self.accepts: dict[NodeId, None] = {}
         self.decided = False
         self.when_decided = decided
-
-
-class _Made(NamedTuple):
-    """A step, the map that comes of it, and the bytes of both."""
-
-    of: Step
-    step: bytes
-    map: Topology
-    topology: bytes
 
 
 class Steps(Rule):
@@ -113,8 +99,6 @@ class Steps(Rule):
         self._most = 0  # of these there were, since there were none
         self._resend_at = 0
         self._places: tuple[Places, bool] | None = None  # of groups that are to come: whether their places are known
-        self._read_last: Step | None = None  # of those that others have said,
-        self._made: _Made | None = None  # and what it makes of the map, if it fits
 
     # Coordinator.
 
@@ -339,9 +323,9 @@ class Steps(Rule):
         if core.topology is None or disk_of(core.topology, core.node) != core.allocation:
             probe("steps.no_vote_on_this_disk")
             return
-        if self._reads(step, lambda: self.on_propose(sender, message)):
+        if exchange.making.reads(step, lambda: self.on_propose(sender, message)):
             return
-        made = self._what_it_makes(step)
+        made = exchange.making.what_it_makes(step)
         if made is None:
             probe("steps.of_another_map")
             return
@@ -354,10 +338,10 @@ class Steps(Rule):
 
     def on_commit(self, sender: NodeId, message: CommitStep) -> None:
         """Take a committed step from the very map that is here; whoever has another asks for the whole."""
-        core, step, foresight = self.core, message.step, self.exchange.foresight
-        if step.after < core.version or self._reads(step, again := lambda: self.on_commit(sender, message)):
+        core, step, foresight, making = self.core, message.step, self.exchange.foresight, self.exchange.making
+        if step.after < core.version or making.reads(step, again := lambda: self.on_commit(sender, message)):
             return
-        made = self._what_it_makes(step)
+        made = making.what_it_makes(step)
         if made is None:
             core.send(sender, AskMap(core.version))
             return
@@ -368,43 +352,6 @@ class Steps(Rule):
         if attempt is not None and attempt.step == step:
             self._attempt = None
             self.ballot.goes_on(attempt.ballot)
-
-    def _reads(self, step: Step, go_on: Callable[[], None]) -> bool:
-        """Whether a step from this map is to be read, and that is much: then it goes on when that is done."""
-        foresight = self.exchange.foresight
-        if not foresight.is_large(self.core.topology) or not self._is_next(step) or self._is_read(step):
-            return False
-        foresight.read(self._read(step), go_on)
-        return True
-
-    def _what_it_makes(self, step: Step) -> _Made | None:
-        """The map that comes of a step; None if it may not be taken here. Whoever accepts it will commit it next."""
-        if not self._is_next(step):
-            return None
-        if not self._is_read(step):
-            all_of(self._read(step))
-        return self._made
-
-    def _is_next(self, step: Step) -> bool:
-        core = self.core
-        return core.topology is not None and (step.after, step.map_hash) == (core.version, core.map_hash)
-
-    def _is_read(self, step: Step) -> bool:
-        """What was read when it was proposed is not read again."""
-        return self._read_last is step or (self._made is not None and self._made.of == step)
-
-    def _read(self, step: Step) -> Generator[int, None, None]:
-        """Look whether a step from this map fits, and find out what it makes of it."""
-        topology = self.core.topology
-        assert topology is not None
-        self._read_last, self._made = step, None
-        if not fits(topology, self.core.map_hash, step):
-            return
-        yield 1
-        made = stepped(topology, step)
-        yield len(made.placements) // MADE_OF_WORK
-        encoded = yield from topologies.encoding(made)
-        self._made = _Made(step, encode_step(step), made, encoded)
 
     # Time.
 

@@ -173,7 +173,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     `claims` is what I remember that others had promised: whoever began with less has forgotten it. `lasts`: the promise
     holds for every version to come, until a higher ballot. `hands_over`: I know of steps that move primaries. `admits`: and
     of those by which nodes join, and orders are carried out. `keeps`: what is proposed I find by its ballot when it is
-    committed.
+    committed. `tells_apart`: what is proposed may be told as what it changes of the map that I have.
     """
 
     after: Version
@@ -187,14 +187,17 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, tag="promise", gc=Fa
     hands_over: bool = False
     admits: bool = False
     keeps: bool = False
+    tells_apart: bool = False
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="full-map", gc=False):
-    """The map proposed for the version after `after`."""
+    """The map proposed for the version after `after`; or only what it changes, and the hash of what comes of it."""
 
     after: Version
     ballot: Ballot
     topology: bytes
+    step: Step | None = None
+    map_hash: Digest = 0
 
 
 class Accept(msgspec.Struct, frozen=True, array_like=True, tag="accept", gc=False):

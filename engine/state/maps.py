@@ -1,8 +1,9 @@
 """The committed map of a node, and the one that it accepted last, as its log says them: whole, or as what steps change.
 
 A light step is logged as what it changes, and not as the map that comes of it, which is half a megabyte where there are
-many partitions. What the log says is folded here; the map is worked out when somebody asks for it, so that a replay of
-very many steps does that once. A checkpoint keeps a whole map: what is before it may go.
+many partitions; and where there are, so is the map of a full exchange. What the log says is folded here; the map is worked
+out when somebody asks for it, so that a replay of very many steps does that once. A checkpoint keeps a whole map: what is
+before it may go.
 
 Invariant: the steps lead from the whole map to the committed one, each from the map that the one before it made.
 """
@@ -73,6 +74,11 @@ class Maps:
             topology = rebuilt(self.committed[1], [(record.step, record.map_hash)])
             self.know_accepted(record.step, topology)
         return record.after, record.ballot, topology
+
+    def step_accepted(self, map_hash: int) -> bytes:
+        """The step that was accepted last from the committed map, if it makes the map of this hash; else nothing."""
+        record = self._accepted
+        return record.step if (record.after, record.map_hash) == (self.version, map_hash) else b""
 
     def has_accepted(self, ballot: Ballot, step: bytes) -> bool:
         """Whether it is this very step that was accepted last, under this ballot."""

@@ -152,8 +152,8 @@ class Speech:
                 return f"{ballot} {_partitions(partitions)}"
             case m.Copies(_, ballot):
                 return f"{ballot} {_reports(message.copies)}".rstrip()
-            case m.Propose(_, ballot, topology):
-                return f"{ballot} {map_line(topologies.decode(topology))}"
+            case m.Propose(_, ballot, topology, step):
+                return f"{ballot} {map_line(topologies.decode(topology)) if step is None else step.version}"
             case m.Accept(_, ballot):
                 return str(ballot)
             case m.Refuse(_, ballot, promised):

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from engine.cluster import foresight
-from engine.messages import AskMap, Commit, CommitStep, Message
+from engine.messages import AskMap, Commit, CommitStep, Message, Promise, Propose
 from engine.node.node import Node
 from engine.protocol.requests import GetTable, Table
+from engine.state.maps import Maps
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
 from rebalance import placing
@@ -22,10 +23,13 @@ from rebalance.steps import Step, stepped
 from rebalance.table import Placement, Topology
 from tests.sim.costs import Modelled
 from tests.sim.draws import Draws
+from tests.sim.machine import Machine
+from tests.sim.observer import Observer
 from tests.sim.planted.fault import around
 from tests.sim.world import SECOND, World
 from tests.support.placed import placed_at_once
-from wal.ids import NodeId, Version
+from wal.ids import NO_BALLOT, NO_VERSION, NodeId, Version
+from wal.records import Accepted, Committed, Record
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
 
@@ -197,3 +201,62 @@ def test_a_map_that_comes_twice_while_it_is_worked_out_is_taken_once() -> None:
             node.turn(world.now, events)
             events, taken = [], taken + (node.core.version != version)
         assert (node.core.version, taken) == (after.version, 1)
+
+
+@pytest.mark.usefixtures("_every_map_is_large")
+def test_the_map_of_a_full_exchange_is_told_and_logged_as_what_it_changes() -> None:
+    """Where maps are large: each node has the very one that was planned, from its log, too."""
+    with _formed(8) as (world, node, newest):
+        seen = _Maps()
+        world.watchers.add(seen)
+        world.machines["n2"].stop("killed", process_only=True)
+        assert world.run_while(lambda: node.core.version == newest.version, at_most=60 * SECOND, look_every=100_000)
+        whole, after = topologies.encode(newest), node.core.topology
+        world.run_until(world.now + SECOND // 100)  # until that is on disk
+        assert seen.proposed == {"n3": {"what it changes"}, "n2": {"the map"}}
+        mine = seen.maps_of["n3"]
+        assert [type(record) for record in mine] == [Accepted, Committed]
+        assert all(record.step and not record.topology for record in mine)
+        replayed = Maps()
+        replayed.load((newest.version, whole), (NO_VERSION, NO_BALLOT, b""))
+        for record in mine:
+            replayed.commit(record) if isinstance(record, Committed) else replayed.accept(record)
+        assert after is not None
+        assert replayed.committed == (after.version, topologies.encode(after))
+
+
+@pytest.mark.usefixtures("_every_map_is_large")
+def test_who_cannot_be_told_so_is_told_the_whole_map() -> None:
+    """A member of an older version has promised without a word of it."""
+    with _formed(8) as (world, node, newest):
+        seen = _Maps()
+        world.watchers.add(seen)
+
+        def promise(go_on: Callable[..., Promise], *said: object) -> Promise:
+            return msgspec.structs.replace(go_on(*said), tells_apart=False)
+
+        around(node.exchange.reporting, "promise", promise)
+        world.machines["n2"].stop("killed", process_only=True)
+        assert world.run_while(lambda: node.core.version == newest.version, at_most=60 * SECOND, look_every=100_000)
+        world.run_until(world.now + SECOND // 100)
+        assert seen.proposed == {"n3": {"the map"}, "n2": {"the map"}}
+        assert all(record.topology and not record.step for record in seen.maps_of["n3"])
+        assert all(record.step and not record.topology for record in seen.maps_of["n1"])
+
+
+class _Maps(Observer):
+    """What nodes propose and log of maps."""
+
+    def __init__(self) -> None:
+        self.proposed: dict[NodeId, set[str]] = {}
+        self.maps_of: dict[NodeId, list[Accepted | Committed]] = {}
+
+    def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
+        maps = [record for record in records if isinstance(record, Accepted | Committed)]
+        self.maps_of.setdefault(machine.name, []).extend(maps)
+
+    def departs(self, machine: Machine, targets: tuple[NodeId, ...], message: Message, needed_lsn: int) -> None:
+        if isinstance(message, Propose):
+            assert bool(message.topology) == (message.step is None)
+            for node in targets:
+                self.proposed.setdefault(node, set()).add("the map" if message.step is None else "what it changes")

@@ -42,7 +42,7 @@ from engine.protocol.requests import Code, Failed, Lock, Reply
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import Asked, Received
 from rebalance import table as topologies
-from rebalance.steps import Step
+from rebalance.steps import Step, stepped
 from rebalance.supplying import Session
 from rebalance.table import Placement
 from tests.sim.heckled import LIES, lie
@@ -91,6 +91,20 @@ def _older(node: Node) -> bytes:
     return topologies.encode(msgspec.structs.replace(top, version=Version(0, 9)))
 
 
+def _proposed(node: Node, step: Step, map_hash: int | None = None) -> Propose:
+    """The map that a step makes, as an exchange would propose it."""
+    top = node.core.topology
+    assert top is not None
+    makes = topologies.hash_of(topologies.encode(stepped(top, step))) if map_hash is None else map_hash
+    return Propose(node.core.version, Ballot(1 << 20, "n2"), b"", step, makes)
+
+
+def _rest(node: Node, version: Version) -> Step:
+    top = node.core.topology
+    assert top is not None
+    return Step(top.version, node.core.map_hash, [], [], rest=msgspec.structs.replace(top, version=version, placements=()))
+
+
 def _tail(report: TailReport) -> Said:
     return lambda node: [AskTail(node.core.fence, [CopyTail(1, 1, [report], [], [], [])])]
 
@@ -103,6 +117,9 @@ NONSENSE: dict[str, Said] = {
     ],
     "a map that is none, to be accepted": lambda n: [Propose(n.core.version, Ballot(1 << 20, "n2"), b"\x07")],
     "a map of an older version, to be accepted": lambda n: [Propose(n.core.version, Ballot(1 << 20, "n2"), _older(n))],
+    "a light step, to be accepted as the map of an exchange": lambda n: [_proposed(n, _step(n, 0, _placed(n)))],
+    "a step that makes another map than it says": lambda n: [_proposed(n, _rest(n, Version(9, 0)), 7)],
+    "a step that makes an older map": lambda n: [_proposed(n, _rest(n, Version(0, 9)))],
     "a map that is none, as it was committed": lambda n: [Commit(Version(9, 0), b"\x07")],
     "a map of another version than it is called": lambda n: [Commit(Version(9, 0), _older(n))],
     "a ballot that nobody could outbid": lambda n: [Announce(n.core.version, Ballot(NUMBER_MAX, "n2"), [])],
@@ -141,6 +158,19 @@ def test_a_member_says(what: str) -> None:
         newest = stage.world.newest()
         assert newest is not None
         assert not newest.namespaces, "nobody has ordered anything"
+        stage.curtain()
+
+
+@pytest.mark.parametrize("what", [what for what in NONSENSE if "accepted" in what or "step that makes" in what])
+def test_a_proposal_that_is_no_later_map_is_not_accepted(what: str) -> None:
+    with Stage(None) as stage:
+        stage.put(key(0), b"before")
+        node = stage["n1"].node
+        assert node is not None
+        before = node.core.replica.accepted
+        _lying(stage, *NONSENSE[what](node))
+        assert node.core.replica.accepted == before
+        assert not node.core.frozen
         stage.curtain()
 
 

@@ -78,10 +78,13 @@ def test_a_step_that_was_accepted_is_the_map_that_comes_of_it_until_another_is_c
     assert maps.has_accepted(BALLOT, encode_step(one))
     assert not maps.has_accepted(Ballot(3, "n1"), encode_step(one))
     assert maps.accepted == (first.version, BALLOT, encode(after_one))
+    assert maps.step_accepted(accepted.map_hash) == accepted.step
+    assert not maps.step_accepted(accepted.map_hash + 1), "another map is committed instead"
     maps = folded(
         [r.Committed(first.version, encode(first)), accepted, committed(one, after_one), committed(two, after_two)]
     )
     assert maps.accepted == (first.version, BALLOT, b""), "what it was accepted after is over"
+    assert not maps.step_accepted(accepted.map_hash)
     maps.know_accepted(encode_step(one), encode(after_one))
     assert maps.accepted == (first.version, BALLOT, b""), "whoever knew it says the same as a replay"
     whole = r.Accepted(first.version, BALLOT, encode(after_one))

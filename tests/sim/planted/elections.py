@@ -233,7 +233,7 @@ def a_step_is_taken_before_it_is_decided(machine: Machine) -> None:
 
     def on_propose(original: Callable[..., None], sender: NodeId, message: ProposeStep) -> None:
         original(sender, message)
-        if exchange.accepted[0] == message.ballot and (made := steps._what_it_makes(message.step)) is not None:
+        if exchange.accepted[0] == message.ballot and (made := exchange.making.what_it_makes(message.step)) is not None:
             exchange.adopt(made.map, made.topology, step=made.step)
 
     around(steps, "on_propose", on_propose)
