@@ -25,7 +25,6 @@ import msgspec
 
 from engine.errors import CorruptionError, DiskFull, Error, UsageError
 from engine.host.duties import log_settings
-from engine.state import store_writer
 from engine.state.identity import FORMAT, OWNER, Identity, check_owner, owner_value, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
@@ -40,6 +39,7 @@ from engine.state.store_errors import (
     StoreTooNew,
 )
 from engine.state.store_lmdb import LmdbStore
+from engine.state.store_writer import Writer
 from engine.turn.settings import Settings
 from wal import (
     DirectoryDisk,
@@ -69,6 +69,7 @@ class DataDirectory:
         self.log = log
         self.store = store
         self.replica = replica
+        self._writer = Writer(store)
         self._lock = lock
 
     def write_checkpoint(self, image: CheckpointImage) -> None:
@@ -77,16 +78,18 @@ class DataDirectory:
         It says whose it is.
         """
         owner = owner_value((self.identity.cluster, self.identity.node))
-        store_writer.write(self.store, image._replace(node={**image.node, OWNER: owner}))
+        self._writer.write(image._replace(node={**image.node, OWNER: owner}))
 
     def close(self) -> None:
         """Give everything back; another process may open the directory then."""
         self.log.close()
+        self._writer.close()
         self.store.close()
         os.close(self._lock)
 
     def abandon(self) -> None:
         """The node failed: let go of the directory without writing anything more to it."""
+        self._writer.close()
         self.store.close()
         os.close(self._lock)
 

@@ -323,6 +323,7 @@ class Node(Machines):
         if self._pruned:
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
+            image = image._replace(hurried=self.demander.waits)
             core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()
 

@@ -83,7 +83,8 @@ class CheckpointImage(NamedTuple):
 
     `lsn`: the log up to here is contained. `node`: named values of the node as a whole. `fragments` and `partitions`:
     encoded states that changed (None: the fragment is gone). `cleared`: fragments whose rows go before `rows` come.
-    `rows`: None or GONE as entry removes the key. `weight`: of the rows in memory, about, in bytes.
+    `rows`: None or GONE as entry removes the key. `weight`: of the rows in memory, about, in bytes. `hurried`: a transfer
+    waits for it, or will.
     """
 
     lsn: int
@@ -93,6 +94,7 @@ class CheckpointImage(NamedTuple):
     cleared: Collection[Fragment]
     rows: Mapping[Fragment, Mapping[bytes, Entry | None]]
     weight: int = 0
+    hurried: bool = False
 
 
 class BaseStore(Weighing, Protocol):

@@ -2,10 +2,14 @@
 
 LMDB is made for several processes, and a checkpoint is one transaction: the node's process feeds the image through a
 pipe in small parts, this one puts them in order, seals and writes them, and says how it ended. It lives for one
-checkpoint. If its parent dies, the pipe ends, and it ends too, having written nothing, unless it was committing already:
-until it is gone it keeps the store locked, and whoever opens the store next waits for that.
+checkpoint, and gives way to everybody. Where a transfer waits for it, it does neither: a copy takes nothing more before
+what came is on its way to the store, so the process keeps its share of the processors, and the next checkpoint finds it
+there, for to begin takes it as long as what a transfer leaves in memory.
 
-`write` is the parent's half; `python -m engine.state.store_writer PATH MAP_BYTES LOCK` is the other. An error of the disk
+If its parent dies, the pipe ends, and it ends too, having written nothing, unless it was committing already: until it is
+gone it keeps the store locked, and whoever opens the store next waits for that.
+
+`Writer` is the parent's half; `python -m engine.state.store_writer PATH MAP_BYTES LOCK` is the other. An error of the disk
 is the store's, as if this process had met it. Where no such process can be had (an application frozen into one file, no
 process table entry left, the process was killed) the image is written where it is: slower for everybody, and as safe.
 """
@@ -13,6 +17,7 @@ process table entry left, the process was killed) the image is written where it 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -36,9 +41,10 @@ WEIGHED_OF_WORK = 4 << 10
 """Large rows cost the node little, because LMDB copies and writes them while the interpreter goes on. So what a transfer
 of them leaves in memory is written in place: else it would wait for a process more often than for the disk (a test)."""
 NICENESS = 10
-"""Clients wait for the node, and nobody for a checkpoint."""
+"""Clients wait for the node, and nobody for a checkpoint but a transfer."""
+KEPT_SECONDS = 5.0
+"""So long a process that was kept waits for the next checkpoint."""
 ENDS_SECONDS = 60.0
-ARGUMENTS = ("PATH", "MAP_BYTES", "LOCK")
 
 _ERRORS: dict[str, type[store_errors.StoreError]] = {
     kind.__name__: kind
@@ -57,22 +63,71 @@ class _Unavailable(Exception):
     """There is no such process, or it is gone without a word; nothing was written."""
 
 
-def write(
-    store: LmdbStore, image: CheckpointImage, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None
-) -> None:
-    """Apply a checkpoint: all of it durably, or nothing. In any thread; raises what `LmdbStore.write` does."""
-    rows = accumulate(map(len, image.rows.values()), initial=0)  # no more of them are looked at than it takes to know
-    least = small_work - (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK
-    least -= len(image.fragments) + len(image.partitions)
-    if any(count >= least for count in rows):
-        command = program if program is not None else _program()
+class Writer:
+    """Who writes the checkpoints of one store. In any thread, one at a time. Invariant: who is kept writes nothing."""
+
+    def __init__(self, store: LmdbStore, *, small_work: int = SMALL_WORK, program: Sequence[str] | None = None) -> None:
+        self._store = store
+        self._small_work = small_work
+        self._program = program
+        self._kept: subprocess.Popen[bytes] | None = None
+
+    def write(self, image: CheckpointImage) -> None:
+        """Apply a checkpoint: all of it durably, or nothing. Raises what `LmdbStore.write` does."""
+        if not self._is_small(image):
+            try:
+                self._store.written_elsewhere(lambda lock: self._elsewhere(image, lock))
+            except _Unavailable:
+                probe("store.writer_unavailable")
+            else:
+                return
+        self.close()  # or it would have to learn how large the map is now
+        self._store.write(image)
+
+    def close(self) -> None:
+        """Nobody is kept any more."""
+        if self._kept is not None:
+            _end(self._kept)
+            self._kept = None
+
+    def _is_small(self, image: CheckpointImage) -> bool:
+        rows = accumulate(map(len, image.rows.values()), initial=0)  # no more of them are looked at than it takes to know
+        least = self._small_work - (image.weight + _in_pieces(image)) // WEIGHED_OF_WORK
+        least -= len(image.fragments) + len(image.partitions)
+        return not any(count >= least for count in rows)
+
+    def _elsewhere(self, image: CheckpointImage, lock: int) -> None:
+        keep = False
         try:
-            store.written_elsewhere(lambda lock: _elsewhere(store, image, [*command, str(store.path.absolute())], lock))
+            if not self._kept_writes(image):
+                self._kept = _start([*self._command(), str(lock)], lock, gives_way=not image.hurried)
+                if _answer(self._kept).word != "ready":
+                    raise _Unavailable
+                _hand_over(self._kept, image)
+            keep = image.hurried
+        finally:
+            if not keep:
+                self.close()
+
+    def _kept_writes(self, image: CheckpointImage) -> bool:
+        """Whether somebody was kept, is there still, and has written it."""
+        if self._kept is None:
+            return False
+        if not image.hurried:
+            give_way(self._kept.pid)
+        try:
+            _hand_over(self._kept, image)
         except _Unavailable:
-            probe("store.writer_unavailable")
-        else:
-            return
-    store.write(image)
+            probe("store.writer_had_gone")  # nothing came for a while
+            self.close()
+            return False
+        return True
+
+    def _command(self) -> Sequence[str]:
+        program = self._program if self._program is not None else _program()
+        if not program:
+            raise _Unavailable
+        return [*program, str(self._store.path.absolute()), str(self._store.map_bytes)]
 
 
 def _in_pieces(image: CheckpointImage) -> int:
@@ -88,30 +143,20 @@ def _program() -> Sequence[str]:
     return (sys.executable, "-P", "-m", "engine.state.store_writer")
 
 
-def _elsewhere(store: LmdbStore, image: CheckpointImage, command: Sequence[str], lock: int) -> None:
-    with _start([*command, str(store.map_bytes), str(lock)], lock) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        out, said = process.stdin.fileno(), process.stdout.fileno()
-        try:
-            if _answer(said).word != "ready":
-                raise _Unavailable
-            word = "again"
-            while word == "again":
-                with suppress(BrokenPipeError):  # it says why, or not
-                    for part in parts_of(image):
-                        _send(out, frame(part))
-                found = _answer(said)
-                word = found.word
-            if word != "done":
-                raise _ERRORS.get(word, store_errors.StoreFailed)(found.text)
-        finally:
-            _end(process)
+def _hand_over(process: subprocess.Popen[bytes], image: CheckpointImage) -> None:
+    assert process.stdin is not None
+    out, word = process.stdin.fileno(), "again"
+    while word == "again":
+        with suppress(BrokenPipeError):  # it says why, or not
+            for part in parts_of(image):
+                _send(out, frame(part))
+        found = _answer(process)
+        word = found.word
+    if word != "done":
+        raise _ERRORS.get(word, store_errors.StoreFailed)(found.text)
 
 
-def _start(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
-    if len(command) <= len(ARGUMENTS):
-        raise _Unavailable
+def _start(command: Sequence[str], lock: int, *, gives_way: bool) -> subprocess.Popen[bytes]:
     try:
         process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
             command,
@@ -123,7 +168,8 @@ def _start(command: Sequence[str], lock: int) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise _Unavailable from error
-    give_way(process.pid)
+    if gives_way:
+        give_way(process.pid)
     return process
 
 
@@ -145,12 +191,13 @@ def autogroup(process: int) -> Path:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Let it go: the end of its pipe tells it."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(ENDS_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()  # it hangs in a disk that hangs
+    with process:
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(ENDS_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()  # it hangs in a disk that hangs
 
 
 def _send(pipe: int, data: bytes) -> None:
@@ -159,7 +206,9 @@ def _send(pipe: int, data: bytes) -> None:
         rest = rest[os.write(pipe, rest) :]
 
 
-def _answer(said: int) -> Answer:
+def _answer(process: subprocess.Popen[bytes]) -> Answer:
+    assert process.stdout is not None
+    said = process.stdout.fileno()
     try:
         found = next_answer(lambda size: _read(said, size))
     except msgspec.MsgspecError as error:
@@ -189,7 +238,7 @@ class _Orphan(Exception):
 
 
 def main(path: Path, map_bytes: int, lock: int) -> None:
-    """Write the checkpoint that comes through the pipe."""
+    """Write the checkpoints that come through the pipe, one after the other."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the node is told, and closes the pipe
     pipe = sys.stdin.buffer
@@ -207,14 +256,15 @@ def main(path: Path, map_bytes: int, lock: int) -> None:
     try:
         store = LmdbStore(path, map_bytes=map_bytes, lock=lock)
         _send(out, frame(Answer("ready")))
-        while not store.write_parts(given := parts()):
-            for _ in given:
-                pass  # what is on its way still
-            _send(out, frame(Answer("again")))
+        while select.select([pipe], [], [], KEPT_SECONDS)[0]:  # nothing is on its way before this is answered
+            while not store.write_parts(given := parts()):
+                for _ in given:
+                    pass  # what is on its way still
+                _send(out, frame(Answer("again")))
+            _send(out, frame(Answer("done")))
+            store.renew()  # no page of before is needed, and none of what was written
     except store_errors.StoreError as error:
         _send(out, frame(Answer(type(error).__name__, str(error))))
-    else:
-        _send(out, frame(Answer("done")))
     os._exit(0)  # nothing is left to do, and the interpreter takes its time to see that
 
 

@@ -17,6 +17,7 @@ from engine.state.store_errors import StoreFailed, StoreFull, StoreInUse
 from engine.state.store_file import sole_writer
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_parts import PART_BYTES, Answer, frame, parts_of
+from engine.state.store_writer import Writer
 from engine.turn.core import CROWDED_AT
 from engine.turn.settings import Settings
 from rebalance.contents import MASK, row_digest
@@ -62,13 +63,13 @@ def test_it_is_the_same_as_one_that_is_written_here(store: LmdbStore, tmp_path: 
     here = LmdbStore(tmp_path / "here")
     with heard() as probes:
         for lsn in (1, 2, 3):
-            store_writer.write(store, image(lsn, 3_000))
+            Writer(store).write(image(lsn, 3_000))
             here.write(image(lsn, 3_000))
             assert contents(store) == contents(here)
-        store_writer.write(store, image(4, 20_000))  # more than the map holds: it grows under both processes
+        Writer(store).write(image(4, 20_000))  # more than the map holds: it grows under both processes
         here.write(image(4, 20_000))
         assert contents(store) == contents(here)
-        store_writer.write(store, image(5, 10), small_work=1 << 50)  # and here again
+        Writer(store, small_work=1 << 50).write(image(5, 10))  # and here again
         here.write(image(5, 10))
         assert contents(store) == contents(here)
     assert "store.writer_unavailable" not in probes
@@ -95,7 +96,7 @@ def test_what_a_transfer_of_large_values_leaves_in_memory_is_written_without_a_p
     came = image(1, rows, b"v" * 10_000)
     came = CheckpointImage(1, came.node, came.fragments, came.partitions, came.cleared, came.rows, size)
     with heard() as probes:
-        store_writer.write(store, came, program=said(Answer("StoreFailed", "it was asked")))
+        Writer(store, program=said(Answer("StoreFailed", "it was asked"))).write(came)
     assert "store.map_grown" in probes
     store.renew()
     assert len(list(store.rows())) >= rows
@@ -107,7 +108,7 @@ def test_large_states_are_handed_over_in_parts_to_a_process_of_their_own(store: 
     large = CheckpointImage(1, {"node": pieces}, {ACC: pieces}, {1: pieces}, [], {})
     assert max(len(frame(part)) for part in parts_of(large)) < PART_BYTES + (1 << 20) + 100
     with pytest.raises(StoreFailed, match="it was asked"):
-        store_writer.write(store, large, program=said(Answer("ready"), Answer("StoreFailed", "it was asked")))
+        Writer(store, program=said(Answer("ready"), Answer("StoreFailed", "it was asked"))).write(large)
 
 
 def test_the_states_of_very_many_fragments_are_work_also_where_no_row_has_changed(store: LmdbStore) -> None:
@@ -115,7 +116,7 @@ def test_the_states_of_very_many_fragments_are_work_also_where_no_row_has_change
     states: dict[Fragment, bytes | None] = {("many", number): b"state" for number in range(store_writer.SMALL_WORK)}
     came = CheckpointImage(1, {}, states, {}, [], {})
     with heard() as probes:
-        store_writer.write(store, came, program=said())
+        Writer(store, program=said()).write(came)
     assert "store.writer_unavailable" in probes, "a process was asked for"
     store.renew()
     assert store.load().fragments == states
@@ -141,7 +142,7 @@ def said(*answers: Answer) -> list[str]:
 )
 def test_where_no_process_can_be_had_it_is_written_here(store: LmdbStore, program: list[str]) -> None:
     with heard() as probes:
-        store_writer.write(store, image(1, 1_000), program=program)
+        Writer(store, program=program).write(image(1, 1_000))
     assert "store.writer_unavailable" in probes
     store.renew()
     assert store.load().lsn == 1
@@ -150,9 +151,9 @@ def test_where_no_process_can_be_had_it_is_written_here(store: LmdbStore, progra
 
 def test_what_the_disk_refuses_there_is_refused_here(store: LmdbStore) -> None:
     with pytest.raises(StoreFull, match="no room"):
-        store_writer.write(store, image(1, 10), program=said(Answer("ready"), Answer("StoreFull", "no room")))
+        Writer(store, program=said(Answer("ready"), Answer("StoreFull", "no room"))).write(image(1, 10))
     with pytest.raises(StoreFailed, match="an earlier one failed"):
-        store_writer.write(store, image(2, 10))
+        Writer(store).write(image(2, 10))
     store.renew()
     assert store.load().lsn == 0
 
@@ -234,3 +235,70 @@ def test_a_fragment_larger_than_what_is_held_at_once_adds_up_to_its_rows(store: 
     assert len(rows) == sum(entry not in (None, GONE) for entry in large.rows[ACC].values())
     assert store.contents(ACC) == sum(row_digest(key, entry) for key, entry in rows) & MASK
     assert store.live(ACC) == sum(entry.value is not None for _, entry in rows)
+
+
+def test_while_a_transfer_waits_one_process_writes_one_checkpoint_after_the_other(store: LmdbStore, tmp_path: Path) -> None:
+    """To begin takes as long as what a transfer brings in between; and where others are busy, who gives way ends late."""
+    here, writer = LmdbStore(tmp_path / "here"), Writer(store)
+    own, kept = os.getpriority(os.PRIO_PROCESS, 0), list[int]()
+    for lsn in (1, 2, 3):
+        writer.write(image(lsn, 20_000)._replace(hurried=True))  # the map grows with the first ones
+        here.write(image(lsn, 20_000))
+        assert contents(store) == contents(here)
+        assert writer._kept is not None
+        kept.append(writer._kept.pid)
+        assert os.getpriority(os.PRIO_PROCESS, kept[-1]) == own
+    assert len(set(kept)) == 1
+    with heard() as probes:
+        writer.write(image(4, 20_000))
+    here.write(image(4, 20_000))
+    assert contents(store) == contents(here)
+    assert writer._kept is None, "nobody waits any more"
+    assert not {"store.writer_unavailable", "store.writer_had_gone"} & {*probes}
+    here.close()
+
+
+def test_what_is_written_here_ends_who_was_kept(store: LmdbStore) -> None:
+    """The map may grow by it, which another process would not know."""
+    writer = Writer(store)
+    writer.write(image(1, 20_000)._replace(hurried=True))
+    kept = writer._kept
+    assert kept is not None
+    writer.write(CheckpointImage(2, {}, {}, {}, [], {ACC: {b"k": Entry(1, 1 << 40, b"v")}}))
+    assert writer._kept is None
+    assert kept.returncode is not None
+    store.renew()
+    assert store.load().lsn == 2
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_was_kept_and_has_gone_is_followed_by_another(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+) -> None:
+    if not killed:
+        monkeypatch.setattr("engine.state.store_writer._program", lambda: [sys.executable, "-c", IMPATIENT])
+    writer = Writer(store)
+    writer.write(image(1, 20_000)._replace(hurried=True))
+    kept = writer._kept
+    assert kept is not None
+    if killed:
+        kept.kill()
+    kept.wait(PATIENCE_SECONDS)
+    with heard() as probes:
+        writer.write(image(2, 20_000)._replace(hurried=True))
+    assert "store.writer_had_gone" in probes
+    assert "store.writer_unavailable" not in probes
+    assert writer._kept is not None
+    assert writer._kept.pid != kept.pid
+    writer.close()
+    store.renew()
+    assert store.load().lsn == 2
+
+
+IMPATIENT = """
+import sys
+from pathlib import Path
+from engine.state import store_writer
+store_writer.KEPT_SECONDS = 0.2
+store_writer.main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+"""

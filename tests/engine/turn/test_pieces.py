@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from engine.cluster.steps import MOVING_OF_WORK
 from engine.protocol.requests import Done, Get, Put, Values
 from engine.turn.core import WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
-from rebalance.demander import LOOKED_OF_WORK
+from rebalance.demander import LOOKED_OF_WORK, Demander
 from rebalance.ports import LITTLE, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of
@@ -46,6 +48,18 @@ def test_a_checkpoint_is_made_and_let_go_of_a_little_in_each_turn() -> None:
     assert turns_until(alone, [], written=True) > PARTITIONS // LITTLE, "a state of each fragment and of each partition"
     written = CheckpointWritten(alone.node.core.durable_lsn)
     assert turns_until(alone, [written], written=False) > 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_checkpoint_for_which_a_transfer_waits_says_so(monkeypatch: pytest.MonkeyPatch, *, waits: bool) -> None:
+    """Who writes it gives way to everybody else, and what waits for it would wait for everybody, too."""
+    node = Alone(1).node
+    monkeypatch.setattr(Demander, "waits", property(lambda _: waits))
+    monkeypatch.setattr(node.demander, "go_on", lambda: None)
+    node.checkpoint_wanted = True
+    turns = (node.turn(node.core.now + 1, []) for _ in range(KEYS))
+    written = next(task for effects in turns for task in effects.tasks if isinstance(task, WriteCheckpoint))
+    assert written.image.hurried is waits
 
 
 def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
