@@ -47,8 +47,7 @@ ROW_OVERHEAD_BYTES = 120
 LOOKED_MAX = 1_000
 """Entries that one page of a scan passes, whatever it finds: tombstones may lie in its way by the ten thousand."""
 ROWS_LEAST = 8
-"""Of which a page looks at so many first, or more; then, because what comes first may have been deleted, at four times as
-many each time."""
+"""Of which a page looks at so many first, or more; then at four times as many, for what comes first may be deleted."""
 SORTED_MAX = 4_000
 """New keys of a layer that one page puts in order."""
 
@@ -83,8 +82,7 @@ class CheckpointImage(NamedTuple):
 
     `lsn`: the log up to here is contained. `node`: named values of the node as a whole. `fragments` and `partitions`:
     encoded states that changed (None: the fragment is gone). `cleared`: fragments whose rows go before `rows` come.
-    `rows`: None or GONE as entry removes the key. `weight`: of the rows in memory, about, in bytes. `hurried`: a transfer
-    waits for it, or will.
+    `rows`: None or GONE as entry removes the key. `weight`: of these in memory, in bytes. `hurried`: a transfer waits.
     """
 
     lsn: int
