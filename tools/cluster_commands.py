@@ -12,12 +12,12 @@ import typer
 from engine.errors import Unavailable
 from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders
 from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
-from tools.terminal import ExitCode, Row, emit, plain, program, show, to_json
+from tools.terminal import ExitCode, Row, emit, finite, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
+Timeout = Annotated[float, typer.Option(min=0, callback=finite, help="Seconds to wait for it.")]
 SHOWN = 20
 INIT_SECONDS = 20.0
 
@@ -52,19 +52,24 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
         )
     await form(address, nodes, max(seconds, INIT_SECONDS))
 
-    async def serves() -> dict[str, Any] | None:
-        found = await status_or_none(address)
-        if found is None or len(found.get("members", [])) != len(nodes):
-            return None
-        every = await asyncio.gather(*(status_or_none(member["address"]) for member in found["members"]))
-        return found if all(status is not None and _settled(status) for status in every) else None
-
-    found = await wait_for(serves, seconds)
+    found = await wait_for(lambda: serving(address, nodes), seconds)
     if found is None:
         raise Refused(
             f"the cluster is formed and does not serve after {seconds:g} s: `foreshore cluster status {address}` says why"
         )
     emit([f"formed {found['cluster_name']} {found['cluster']} version={found['version']} members={','.join(nodes)}"])
+
+
+async def serving(address: str, nodes: list[str]) -> dict[str, Any] | None:
+    """What a node says of the cluster once all of these are members of it, and each member serves.
+
+    Whoever was not named may have joined by then.
+    """
+    found = await status_or_none(address)
+    if found is None or not set(nodes) <= {member["node"] for member in found.get("members", [])}:
+        return None
+    every = await asyncio.gather(*(status_or_none(member["address"]) for member in found["members"]))
+    return found if all(status is not None and _settled(status) for status in every) else None
 
 
 def _settled(status: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ import typer
 from engine.errors import Unavailable, UsageError
 from engine.transactions.deadlocks import circle_in
 from tools.asking import STATUS_SECONDS, Refused, check_address, question, run
-from tools.terminal import Cell, ExitCode, Row, complain, emit, show, to_json, word
+from tools.terminal import Cell, ExitCode, Row, complain, emit, finite, show, to_json, word
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -115,7 +115,8 @@ def rings_of(waits: Iterable[Row]) -> list[list[str]]:
 def transactions(
     address: Address,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="SECONDS", min=0, help="Only what is at least so old.")
+        float,
+        typer.Option("--older-than", metavar="SECONDS", min=0, callback=finite, help="Only what is at least so old."),
     ] = 0.0,
     kill: Annotated[str | None, typer.Option("--kill", metavar="ID", help="Give this one up.")] = None,
     as_json: AsJson = False,

@@ -13,11 +13,11 @@ import typer
 from engine.errors import UsageError
 from rebalance.migrations import BYTES_PER_SECOND_MAX, BYTES_PER_SECOND_MIN, Paused
 from tools.asking import Refused, check_address, question, run, wait_for
-from tools.terminal import emit, plain, to_json
+from tools.terminal import emit, finite, plain, to_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
+Timeout = Annotated[float, typer.Option(min=0, callback=finite, help="Seconds to wait for it.")]
 
 
 def pause(

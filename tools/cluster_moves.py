@@ -18,7 +18,7 @@ from rebalance.moves import Kind, Move, moves, waits
 from rebalance.table import Topology
 from tools import cluster_migrations
 from tools.asking import Refused, check_address, node_names, question, run
-from tools.terminal import Row, emit, plain, show, to_json
+from tools.terminal import Row, emit, finite, plain, show, to_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -130,7 +130,9 @@ async def _lwms(address: Address, partitions: int) -> Counter[str]:
 def migrations(
     address: Address,
     watch: Annotated[bool, typer.Option("--watch", help="Say it each interval until nothing moves.")] = False,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds over which rates are measured.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(min=0.05, callback=finite, help="Seconds over which rates are measured.")
+    ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """What each member is taking: copies that move, what was taken since it started, how fast, and the time left.

@@ -11,8 +11,8 @@ from engine.client.namespaces import NamespaceInfo
 from engine.errors import UsageError
 from rebalance.namespaces import LossPolicy
 from rebalance.table import BACKUPS_MAX
-from tools.asking import Refused, check_address, run
-from tools.terminal import Row, show
+from tools.asking import Refused, check_address, question, run
+from tools.terminal import Row, finite, show
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -21,7 +21,9 @@ Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of an
 def namespaces(
     address: Address,
     name: Annotated[str | None, typer.Option("--set", help="Give this one settings; it need not exist.")] = None,
-    ttl: Annotated[float | None, typer.Option(help="With --set: seconds for which a value lasts; else for good.")] = None,
+    ttl: Annotated[
+        float | None, typer.Option(callback=finite, help="With --set: seconds for which a value lasts; else for good.")
+    ] = None,
     backups: Annotated[
         int | None, typer.Option(min=0, max=BACKUPS_MAX, help="With --set: copies beside the first; else as it is.")
     ] = None,
@@ -31,7 +33,7 @@ def namespaces(
     loss_policy: Annotated[LossPolicy | None, typer.Option(help="With --set: what a LOST partition stops.")] = None,
     doomed: Annotated[str | None, typer.Option("--drop", help="Delete this one, with all that is in it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Drop it although it has rows.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for it.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, callback=finite, help="Seconds to wait for it.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """All namespaces, with how many keys each has and its settings; or, with --set or --drop, one changed first.
@@ -61,6 +63,9 @@ class _Settings(NamedTuple):
 async def _namespaces(
     address: str, name: str | None, given: _Settings, doomed: str | None, seconds: float, *, yes: bool, as_json: bool
 ) -> None:
+    told = await question(address, "status")
+    if not told["formed"]:
+        raise Refused(f"{told['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
     async with await aio.connect(address, timeout=seconds) as db:
         if doomed is not None and not yes:
             rows = next((info.rows for info in await db.namespaces() if info.name == doomed), 0)

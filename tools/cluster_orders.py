@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from tools.asking import Refused, listens, node_names, question, run, wait_for
-from tools.terminal import emit, to_json
+from tools.terminal import emit, finite, to_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to wait for it.")]
+Timeout = Annotated[float, typer.Option(min=0, callback=finite, help="Seconds to wait for it.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it although it costs what it says.")]
 ANSWER_SECONDS = 15.0
 FRAGMENTS_AT_ONCE = 256

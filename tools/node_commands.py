@@ -23,7 +23,7 @@ from engine.turn.turns import collect_nothing
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, wait_for
 from tools.config import KEYS, Key, load, toml_line
-from tools.terminal import ExitCode, emit, plain, program, show, to_json
+from tools.terminal import ExitCode, emit, finite, plain, program, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
 
 _log = logging.getLogger("foreshore")
@@ -165,7 +165,7 @@ def _told(key: Key) -> dict[str, Any]:
 @app.command()
 def stop(
     address: Address,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it is gone.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0, callback=finite, help="Seconds to wait until it is gone.")] = 60.0,
 ) -> None:
     """Stop a node in good order: it hands its primaries over, and ends. Wait until it is gone.
 

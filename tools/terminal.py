@@ -8,6 +8,7 @@ but printable characters.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import sys
@@ -68,6 +69,15 @@ def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer
         rich_markup_mode=None,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
+
+
+def finite(value: float | None) -> float | None:
+    """A number of an option that is one: `nan` is neither below nor above any bound, and nobody waits `inf` seconds."""
+    if value is not None and not math.isfinite(value):
+        import typer  # noqa: PLC0415  # as above
+
+        raise typer.BadParameter(f"{value} is not a number of anything.")
+    return value
 
 
 _CODES: dict[FindingKind, ExitCode] = {

@@ -126,17 +126,23 @@ def open_data_directory(
             os.close(lock)
             raise
     except OSError as error:
-        where = error.filename or path
-        raise UsageError(
-            f"cannot use the data directory {path}: {where}: {error.strerror}; expected files that this user may read "
-            "and write"
-        ) from error
+        raise UsageError(_unusable(path, error)) from error
+
+
+def _unusable(path: Path, error: OSError) -> str:
+    return (
+        f"cannot use the data directory {path}: {error.filename or path}: {error.strerror}; expected files that this user "
+        "may read and write"
+    )
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Nobody uses this data directory, and nobody begins to meanwhile. Raises UsageError."""
-    lock = _take_lock(path)
+    try:
+        lock = _take_lock(path)
+    except OSError as error:
+        raise UsageError(_unusable(path, error)) from error
     try:
         yield
     finally:

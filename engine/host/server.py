@@ -180,11 +180,12 @@ class Server:
     async def close(self) -> None:
         """Stop, with a last checkpoint if all is well.
 
-        It hangs up first: whoever is not answered any more asks another, and need not wait for the checkpoint.
+        It hangs up first: whoever is not answered any more asks another, and need not wait for the checkpoint. It listens
+        to the last: where nobody does, the directory may be used.
         """
         try:
             self.pulse.close()
-            await self.transport.close()
+            await self.transport.hang_up()
             await self.driver.finish()
         finally:
             self.driver.close()
@@ -192,6 +193,7 @@ class Server:
                 self.directory.abandon()
             else:
                 self.directory.close()
+            await self.transport.close()
 
 
 def _why(error: OSError) -> str:

@@ -8,11 +8,11 @@ that does not read its answers is cut off, and whoever does not speak the protoc
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from typing import cast
 
 from engine.errors import ProtocolError
+from engine.host.sockets import address_of, keep_alive
 from engine.messages import Message, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
@@ -59,7 +59,7 @@ class _Incoming(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
-        _keep_alive(transport)
+        keep_alive(transport)
         self.owner.incoming[self] = None
         self._patience = self.owner.loop.call_later(HELLO_SECONDS, transport.close)
 
@@ -102,7 +102,7 @@ class _Incoming(asyncio.Protocol):
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
-            owner.inbox(ClientSeen(self.session, hello.client, _address(self.socket)), 0)
+            owner.inbox(ClientSeen(self.session, hello.client, address_of(self.socket)), 0)
 
     def _refuse(self, reason: str, *, name_taken: bool = False) -> None:
         if self.socket is not None and not self.socket.is_closing():
@@ -110,7 +110,8 @@ class _Incoming(asyncio.Protocol):
                 self.socket.write(frame([Failed(0, Code.USAGE, reason)]))
             elif self.peer is None:
                 self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
-            self.owner.note(f"a connection was refused: {reason}")
+            if not self.owner.ends:
+                self.owner.note(f"a connection was refused: {reason}")
             self.socket.close()
 
     def look(self) -> None:
@@ -299,6 +300,7 @@ class Transport:
         self.links: dict[Address, _Link] = {}
         self.links_by_node: dict[NodeId, _Link] = {}
         self._last_session = 0
+        self.ends = False
         self._server: asyncio.Server | None = None
         self._timer = loop.call_later(LOOK_SECONDS, self._look)
 
@@ -330,6 +332,8 @@ class Transport:
     def problem_with(self, hello: Hello) -> str:
         """Why a caller is not welcome, or nothing."""
         mine = self._cluster_id()
+        if self.ends:
+            return f"{self.identity.node} ends, and writes its last checkpoint"
         if hello.role == "client":
             if len(self.sessions) >= CLIENTS_MAX:
                 return f"{CLIENTS_MAX} clients are connected already"
@@ -410,11 +414,10 @@ class Transport:
                 reason = f"the answer has more than {FRAME_BYTES_MAX} bytes: ask for less at once"
                 connection.socket.write(frame([Failed(refused.id, Code.USAGE, reason)]))
 
-    async def close(self) -> None:
-        """Hang up on everyone."""
+    async def hang_up(self) -> None:
+        """Hang up on everyone; who dials from now on is told that the node ends."""
+        self.ends = True
         self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
         for link in self.links.values():
             link.close()
         for connection in list(self.incoming):
@@ -422,21 +425,11 @@ class Transport:
                 connection.socket.close()
         await asyncio.sleep(0)
 
-
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Let the kernel find out when the other machine is gone without a word: nothing that is said here would."""
-    found = transport.get_extra_info("socket")
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):  # not on every system
-            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _address(transport: asyncio.Transport) -> Address:
-    """Where a connection comes from, as `host:port`."""
-    found = transport.get_extra_info("peername")
-    host, port = (found[0], found[1]) if isinstance(found, tuple) and len(found) >= 2 else ("unknown", 0)
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+        await self.hang_up()
 
 
 def _seen(hello: Hello) -> PeerSeen:

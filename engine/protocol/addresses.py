@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable
 
 Address = str
@@ -12,12 +14,25 @@ REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between attempts; the last for ever."""
 
 
+_HOST = re.compile(r"\w[\w.-]*")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
 def split_address(address: Address) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port). Raises ValueError with what was expected."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) < 65536:
+    host, _, port = address.rpartition(":")
+    if not (_HOST.fullmatch(host) or _is_v6(host)) or not _PORT.fullmatch(port) or not int(port) < 65536:
         raise ValueError(f"{address!r} is not an address: expected host:port, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
+
+
+def _is_v6(host: str) -> bool:
+    """Whether it has colons and may: what is left of another separator, or of a scheme, has some, too."""
+    try:
+        bare = host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
+        return ipaddress.ip_address(bare).version == 6
+    except ValueError:
+        return False
 
 
 def addresses_of(given: str | Iterable[str]) -> list[Address]:

@@ -49,7 +49,10 @@ def read_identity(path: Path) -> Identity | None:
     try:
         identity = msgspec.json.decode(data, type=Identity)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"{file} cannot be read: {error}") from error
+        raise CorruptionError(
+            f"{file} cannot be read: {error}; put the file back, or move the directory away and start with an empty one, "
+            "so that the node gets its copies from its peers"
+        ) from error
     if identity.format > FORMAT:
         raise UsageError(f"{path} has format {identity.format}, this version knows {FORMAT}: upgrade foreshore")
     return identity

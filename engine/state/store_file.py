@@ -215,4 +215,6 @@ def trouble(path: Path, doing: str, error: lmdb.Error | OSError) -> StoreError:
     # LMDB calls a write that came back short EIO, and a disk that just filled up gives exactly that.
     if code in _NO_ROOM or (code == errno.EIO and _no_room(path)):
         return StoreFull(f"{where}; expected room for it, found none: make room and restart the node")
+    if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return StoreFailed(f"{where}; expected files that this user may read and write")
     return StoreFailed(f"{where}; see what the system's log says about this disk before you restart the node")

@@ -85,3 +85,17 @@ def test_a_command_answers_whatever_it_is_given(words: tuple[str, ...], tmp_path
         if words not in HARMLESS:
             assert result.exit_code != ExitCode.OK, said
     assert not list(tmp_path.iterdir()), "what is refused leaves nothing behind"
+
+
+def test_a_number_that_is_none_is_refused_wherever_one_is_taken() -> None:
+    """No comparison holds for `nan`: as a bound it lets all through, and who waits until then waits for ever."""
+    seen = 0
+    for words in _verbs():
+        for option in _parameters(words):
+            if option.param_type_name == "option" and option.type.name.startswith("float"):
+                for number in ("nan", "inf", "-inf"):
+                    result = CliRunner().invoke(app, [*words, option.opts[0], number])
+                    said = f"{words} {option.opts[0]} {number}: {result.output}"
+                    assert (result.exit_code, option.opts[0] in result.output) == (ExitCode.USAGE, True), said
+                    seen += 1
+    assert seen > 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from engine import errors
 from foreshore import main as begin
 from tests.support.commands import Node, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS
+from tools.asking import question, wait_for
 from tools.cli import PROGRAMS, app, main, run
+from tools.cluster_commands import serving
 from tools.terminal import ExitCode, Row, exit_code_of, show, width_of
 from wal import DiskError, Finding, LogDamaged, LogTooNew
 
@@ -196,6 +199,36 @@ def test_a_cluster_is_formed_once_of_nodes_that_see_each_other(tmp_path: Path) -
         assert foreshore("cluster", "init", node.address, "--nodes", "n1").returncode == 0
         again = foreshore("cluster", "init", node.address, "--nodes", "n1")
         assert (again.returncode, "the cluster is formed already: foreshore 1.0" in again.stderr) == (1, True)
+    finally:
+        node.kill()
+
+
+@pytest.mark.processes
+def test_a_cluster_is_formed_although_another_node_joins_it_at_once(tmp_path: Path) -> None:
+    """Whoever was not named comes in as soon as there is a cluster: often before it is looked for."""
+    with nodes(tmp_path, "n1") as (first,):
+        spare = Node(tmp_path, "n2", seeds=[first.address])
+        try:
+            asyncio.run(_joined_and_formed(first.address))
+        finally:
+            spare.kill()
+
+
+async def _joined_and_formed(address: str) -> None:
+    async def joined() -> bool | None:
+        return True if len((await question(address, "status"))["members"]) == 2 else None
+
+    assert await wait_for(joined, PATIENCE_SECONDS)
+    assert await wait_for(lambda: serving(address, ["n1"]), PATIENCE_SECONDS), "init would wait for this"
+    assert await serving(address, ["n1", "n3"]) is None
+
+
+@pytest.mark.processes
+def test_a_node_in_no_cluster_has_no_namespaces_and_says_so_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, "n1")
+    try:
+        said = foreshore("cluster", "namespaces", node.address)
+        assert (said.returncode, "n1 is in no cluster yet: run `foreshore cluster init" in said.stderr) == (1, True)
     finally:
         node.kill()
 

@@ -173,6 +173,9 @@ def test_an_identity_that_cannot_be_read_or_is_gone_is_damage(directory: Path) -
     (directory / "identity.json").write_bytes(b'{"format": 1, "cluster": 3}')
     with pytest.raises(CorruptionError, match=r"identity.json cannot be read: .*cluster"):
         asyncio.run(start_and_stop(config_of(directory)))
+    (directory / "identity.json").write_bytes(b"")
+    with pytest.raises(CorruptionError, match="put the file back, or move the directory away"):
+        asyncio.run(start_and_stop(config_of(directory)))
     (directory / "identity.json").unlink()
     with pytest.raises(CorruptionError, match=r"holds a log or a store and no identity\.json: put the file back"):
         asyncio.run(start_and_stop(config_of(directory)))

@@ -48,7 +48,7 @@ from tools.bench.transfer_memory import transfer_memory
 from tools.bench.transfer_parts import transfer_parts
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
-from tools.terminal import emit, program, show, to_json
+from tools.terminal import emit, finite, program, show, to_json
 
 app = program("bench")
 
@@ -115,7 +115,7 @@ def bench(
     figures: Annotated[
         list[str] | None, typer.Argument(metavar="[FIGURE]...", help=f"Which; all by default: {', '.join(FIGURES)}.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="How long each rate is measured.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.05, callback=finite, help="How long each rate is measured.")] = 10.0,
     updates: Annotated[int, typer.Option(min=100, help="How many updates a log has, and rows a store.")] = 200_000,
     hours: Annotated[int, typer.Option(min=0, help="Load so many hours of the year of flights; 0: all.")] = 0,
     directory: Annotated[

@@ -33,7 +33,7 @@ from tools.reconcile.sketch_cli import write_asking
 from tools.reconcile.sketched import check_sketches
 from tools.reconcile.watch import watch_command
 from tools.shown import Values
-from tools.terminal import complain, emit, emit_bytes, program
+from tools.terminal import complain, emit, emit_bytes, finite, program
 from wal import LogError
 
 app = program("reconcile", "Find out from data directories whether the copies of a cluster agree.")
@@ -61,12 +61,16 @@ def check_command(
     parallelism: Annotated[int, typer.Option(min=0, help="Tasks; 0: one, or as many as Spark has processors.")] = 0,
     grace: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds: what the end of a log touched is under way; 10 where a node runs, else 0."),
+        typer.Option(
+            min=0,
+            callback=finite,
+            help="Seconds: what the end of a log touched is under way; 10 where a node runs, else 0.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Findings to keep in the report; 0: all.")] = FINDINGS_KEPT,
     level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.ROWS,
     recheck: Annotated[int, typer.Option(min=0, help="Look again, so often, at keys that nobody could compare.")] = 0,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds before each look.")] = 1.0,
+    delay: Annotated[float, typer.Option(min=0, callback=finite, help="Seconds before each look.")] = 1.0,
     sketches: Annotated[
         bool, typer.Option("--sketches", help="Not directories: files of `sketch` and `rows`, or tables of `export`.")
     ] = False,

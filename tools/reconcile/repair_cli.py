@@ -24,7 +24,7 @@ from tools.reconcile.report import ExitCode, lines_of, read_report
 from tools.reconcile.run import check
 from tools.reconcile.saved_plan import SavedPlan, read_plan
 from tools.reconcile.sketch_cli import rows_command, sketch_command
-from tools.terminal import complain, emit
+from tools.terminal import complain, emit, finite
 
 PART_WAY = 4
 """The exit code of an application that could not do everything."""
@@ -112,7 +112,7 @@ def apply_command(
     ] = "",
     max_changes: Annotated[int, typer.Option(min=0, help="Change nothing if there is more to do; 0: no limit.")] = 0,
     no_deletes: Annotated[bool, typer.Option("--no-deletes", help="Leave out what removes a row.")] = False,
-    rate: Annotated[float, typer.Option(min=0, help="Changes a second; 0: no limit.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, callback=finite, help="Changes a second; 0: no limit.")] = 0,
     audit: Annotated[Path | None, typer.Option(help="The audit log; PLAN.audit unless it is named.")] = None,
 ) -> None:
     """Carry out a plan, and check what it touched. Begin again after an interruption: what was done is passed over.

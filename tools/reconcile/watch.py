@@ -27,17 +27,19 @@ from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS
 from tools.reconcile.report import ExitCode, Report, Summary
 from tools.reconcile.run import check
-from tools.terminal import emit
+from tools.terminal import emit, finite
 
 ORPHAN_SECONDS = 1.0
 
 
 def watch_command(
     directories: Annotated[list[str], typer.Argument(metavar="DIR...", help="Data directories, one per node.")],
-    every: Annotated[float, typer.Option(min=0, help="Seconds from the end of a check to the next.")] = 30.0,
+    every: Annotated[
+        float, typer.Option(min=0, callback=finite, help="Seconds from the end of a check to the next.")
+    ] = 30.0,
     rounds: Annotated[int, typer.Option(min=0, help="Stop after so many checks; 0: go on.")] = 0,
     recheck: Annotated[int, typer.Option(min=0, help="Look again, so often, at keys that nobody could compare.")] = 3,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds before each look.")] = 1.0,
+    delay: Annotated[float, typer.Option(min=0, callback=finite, help="Seconds before each look.")] = 1.0,
     level: Annotated[Level, typer.Option(help="Read all rows, or those of fragments whose digests differ.")] = Level.DIGEST,
     listen: Annotated[str, typer.Option(help="HOST:PORT for metrics, at /metrics; port 0: any.")] = "",
 ) -> None:

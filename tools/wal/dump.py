@@ -79,7 +79,7 @@ def dump(
         Keys, typer.Option(help="How keys and values are written in JSON; text: as in a line, any byte as \\xNN.")
     ] = Keys.TEXT,
     limit: Annotated[int, typer.Option(min=0, help="Stop after so many records; 0: none is too many.")] = 0,
-    last: Annotated[int, typer.Option(min=0, help="Only the last so many records of each log; 0: all.")] = 0,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last so many records of each log.")] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="The newest first.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what the node appends, until interrupted.")] = False,
     pager: Annotated[bool, typer.Option("--pager", help="At a terminal, let $PAGER show it.")] = False,
@@ -161,15 +161,15 @@ def _read(
     from_lsn: int,
     to_lsn: int | None,
     reverse: bool,
-    last: int,
+    last: int | None,
 ) -> Iterator[Sequence[Any]]:
     """What is shown of one log, block by block."""
-    backwards = reverse or last > 0
+    backwards = reverse or last is not None
     blocks = trouble.aside(place, from_lsn, to_lsn, choose=wanted.chooser(), ask=wanted.asker(), newest_first=backwards)
     shown: Iterator[Sequence[Any]] = (render(place, block, wanted) for block in blocks)
     if backwards:
         shown = (told[::-1] for told in shown)
-    if last:
+    if last is not None:
         newest = list(islice(chain.from_iterable(shown), min(last, sys.maxsize)))
         shown = iter([newest if reverse else newest[::-1]])
     yield from shown

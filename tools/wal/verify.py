@@ -136,6 +136,8 @@ class Checked:
         self.owed: Owed | None = None
         self._wanted = wanted
         self._report: Report | None = None
+        self._stored = 0  # up to which LSN there is a store that was read
+        self._lost_to = 0  # up to which one something was left out
         if place.problem:
             self._problem("damaged", ExitCode.DAMAGED, place.problem)
         if wanted.log and place.log is not None:
@@ -210,6 +212,11 @@ class Checked:
                     "whole up to its end, and the end is gone; whether that was promised its peers know: `foreshore wal "
                     f"verify {where} --against` and their directories. If it is alone, the next start sets it aside"
                 )
+            case ExitCode.MISSING if self._is_in_the_store():
+                return (
+                    "the beginning of the log is gone, and the store has all of it: a node starts here as it is, and "
+                    "nothing need be done. Older history can be neither read nor supplied from here"
+                )
             case ExitCode.LOGIC:
                 return f"CONTRADICTS ITSELF. Stop the node, keep {where}, and start it with an empty directory"
             case _:
@@ -218,6 +225,11 @@ class Checked:
                     "copies from its peers. If it has no peers and the log is what is damaged: `foreshore node start "
                     f"--data {where} --accept-loss` sets the log aside from there on, and goes on without it"
                 )
+
+    def _is_in_the_store(self) -> bool:
+        """Whether what is missing is history alone, as behind a repair: the store has what the records made."""
+        behind = all(problem.kind == "lost" for problem in self.problems) and self._stored >= self._lost_to
+        return behind and not any(finding.costs(self._stored + 1) for finding in self.findings)
 
     @property
     def _alone(self) -> str:
@@ -267,6 +279,7 @@ class Checked:
             if loss.last_lsn >= loss.first_lsn:
                 code = ExitCode.SHORT if loss.last_lsn >= report.last_lsn else ExitCode.MISSING
                 self._problem("lost", code, loss_text(loss))
+                self._lost_to = max(self._lost_to, loss.last_lsn)
         if empty := empty_text(place):
             self._problem("missing", ExitCode.MISSING, empty)
 
@@ -332,6 +345,7 @@ class Checked:
             return False
         self._tell_store([str(damage) for damage in damages])
         self.facts.append({"store_lsn": lsn, "rows": rows})
+        self._stored = lsn
         return True
 
     def _tell_store(self, found: list[str]) -> None:

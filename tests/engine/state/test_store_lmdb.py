@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -34,7 +35,7 @@ from engine.state.store_envelope import (
     u64,
 )
 from engine.state.store_errors import StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
-from engine.state.store_file import FORMAT, structure_problems
+from engine.state.store_file import FORMAT, structure_problems, trouble
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import row_digest
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
@@ -368,6 +369,13 @@ def test_a_full_disk_stops_the_store_and_costs_nothing_that_was_there(path: Path
     assert (store.load(), held(store)) == (states(2), contents(2))
     store.close()
     assert structure_problems(path) == []
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_store_that_this_user_may_not_write_is_no_broken_disk(code: int, path: Path) -> None:
+    said = str(trouble(path, "opening it", OSError(code, os.strerror(code))))
+    assert said.endswith("; expected files that this user may read and write")
+    assert "see what the system's log says" in str(trouble(path, "opening it", OSError(errno.ENXIO, "gone")))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk of a megabyte takes root")

@@ -198,6 +198,7 @@ def test_a_filter_that_skips_blocks_finds_what_one_that_does_not_would(left: lis
         (["--epoch", "two"], "--epoch is 'two': expected a number, or a range"),
         (["--counter", "9..7"], "--counter is '9..7': expected a range that ends where it begins or later"),
         (["--follow", "--last", 3], "expected neither --reverse nor --last"),
+        (["--last", 0], "0 is not in the range x>=1"),
     ],
 )
 def test_a_filter_that_cannot_be_meant_is_usage(arguments: list[object], says: str, left: list[Path]) -> None:

@@ -146,6 +146,11 @@ def test_damage_below_the_checkpoint_costs_the_beginning_and_not_the_end(tmp_pat
     assert wal("repair", path, "--in-place").exit_code == 6, "it is repaired, and its beginning is gone"
     with DirectoryDisk(path / "wal", read_only=True) as disk:
         assert [loss.last_lsn for loss in read_losses(disk)] == [told["lost_to"]], "what it lacks stays on record"
+    checked = wal("verify", path)
+    assert (checked.exit_code, "DAMAGED" in checked.output) == (6, False)
+    assert "the store has all of it: a node starts here as it is" in checked.output, "nobody is told to throw it away"
+    alone = wal("verify", path, "--log-only")
+    assert (alone.exit_code, "DAMAGED" in alone.output) == (6, True), "who did not look at the store cannot know"
     with engine.open(path) as database:
         assert len(list(database.namespace("acc"))) == ROWS
 
@@ -207,3 +212,11 @@ def test_parquet_has_the_columns_that_spark_reads(node: Path, tmp_path: Path) ->
     table = pq.ParquetFile(file).read()
     assert table.schema == SCHEMAS[Table.WAL]
     assert table.num_rows == sum(n % 3 > 0 for n in range(ROWS))
+
+
+def test_a_directory_whose_lock_cannot_be_taken_is_not_mended_and_says_why(node: Path) -> None:
+    (node / "lock").unlink(missing_ok=True)
+    (node / "lock").mkdir()
+    refused = wal("cut", node, "--to-lsn", 10_000, "--in-place")
+    assert (refused.exit_code, refused.exception is None or isinstance(refused.exception, SystemExit)) == (2, True)
+    assert "lock: Is a directory; expected files that this user may read and write" in refused.output
