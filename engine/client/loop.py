@@ -2,11 +2,15 @@
 
 Of a process only the thread that calls `os.fork()` lives on in the child, so the loop's thread is not there. A loop knows
 that it was forked, and asks its owner what to do (`Loop.forked`): to begin again on a new thread, or to refuse.
+
+A program may end without closing its database. Its loop ends then before the interpreter does: a thread that comes back
+from a socket into an interpreter that is not there any more takes the process down.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import os
 import threading
@@ -23,6 +27,8 @@ ELSEWHERE = "this database belongs to another event loop: connect to it in the o
 OWN_THREAD = "a blocking call was made on the database's own thread: use engine.aio there"
 CHUNK_ROWS = 1000
 """So many rows of an iterator are fetched in one pass through the loop."""
+EXIT_SECONDS = 2.0
+"""So long the end of the program waits for what a loop is just doing, which may be a codec's own."""
 
 
 class Loop:
@@ -118,6 +124,13 @@ class Loop:
         self._thread.join()
         self.loop.close()
 
+    def leave(self) -> None:
+        """The program ends: so does the thread, between two of the things that it does. Nothing is closed."""
+        if self._open and not self.in_child and self._thread.is_alive():
+            immortal(self.loop)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(EXIT_SECONDS)
+
 
 def immortal(thing: object) -> None:
     """Never let go of a thing, not even at the end of the process: letting go would close what a parent uses."""
@@ -133,6 +146,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    for loop in list(_loops):
+        loop.leave()
+
+
+atexit.register(_at_exit)
 
 
 def is_running(loop: asyncio.AbstractEventLoop) -> bool:
