@@ -43,9 +43,9 @@ def split(request: Put, topology: Topology, parts: Parts) -> Iterator[int]:
     """Put a batch into `parts`, in pieces; yields how much work each was."""
     keys, values = request.keys, request.values
     for at in range(0, len(keys), LARGE_KEYS):
-        some = keys[at : at + LARGE_KEYS]
+        some, before = keys[at : at + LARGE_KEYS], len(parts)
         _put_into(parts, topology.places(request.namespace, some), some, values[at : at + LARGE_KEYS])
-        yield LARGE_KEYS // KEYS_PUT_OF_WORK
+        yield (LARGE_KEYS + len(parts) - before) // KEYS_PUT_OF_WORK
 
 
 def _put_into(parts: Parts, numbers: Sequence[int], keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:

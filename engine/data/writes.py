@@ -35,12 +35,16 @@ from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from rebalance.table import Topology
-from wal.ids import DECISIONS, NAME, TxId
+from wal.ids import DECISIONS, NAME, Namespace, TxId
 from wal.probe import probe
 
 _PRIMARY = Role.PRIMARY
 PIECE_WORK = 500
 """Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
+LOOKED_AT_ONCE = 128
+"""Parts that are looked at in one piece,"""
+LOOKED_OF_WORK = 4
+"""so many of which are as much work as one thing that is decided."""
 
 
 class Writes(UnderWay):
@@ -54,9 +58,8 @@ class Writes(UnderWay):
         self._confirm = reads.confirm
         admission.look_at_parts(self.under_way)
 
-    def on_put(self, session: SessionId, request: Put, parts: Parts | None = None, *, granted: bool = False) -> None:
-        """Set keys, blindly. `parts`: where they lie, if that was looked up. `granted`: it had to wait for transactions
-        and holds the locks now."""
+    def on_put(self, session: SessionId, request: Put, *, granted: bool = False) -> None:
+        """Set keys, blindly. `granted`: it had to wait for transactions and holds the locks now."""
         core, namespace, locks = self.core, request.namespace, self.locks
         problem = self.admission.not_there(namespace)
         if problem:
@@ -64,29 +67,19 @@ class Writes(UnderWay):
             self.desk.refuse(session, request.id, Code.USAGE, problem)
             return
         assert core.topology is not None
-        awaited = self.admission.sessions.hear(request.tx, request.acked)
-        steady = awaited and core.quorum and not core.frozen and not core.read_only
+        steady = self.admission.sessions.hear(request.tx, request.acked) and self._steady
         if len(request.keys) == 1 and steady and not granted and self._put_alone(session, request, core.topology):
             return  # how it nearly always is
-        if parts is None:
-            if len(request.keys) > LARGE_KEYS:
-                core.in_pieces(self._put_later(session, request, granted=granted))
-                return
-            parts = parts_of(request, core.topology)
-            core.work += len(request.keys) // KEYS_OF_WORK
-        known: list[int] = []  # answered already, or under way
+        if len(request.keys) > LARGE_KEYS:
+            core.in_pieces(self._put_in_pieces(session, request, granted=granted))
+            return
+        parts = parts_of(request, core.topology)
+        core.work += len(request.keys) // KEYS_OF_WORK
+        known: dict[int, None] = {}  # answered already, or under way
         for number in parts:
-            local = core.local[number]
-            if steady and self._begins(request, local):
+            if steady and self._begins(request, core.local[number]):
                 continue  # how it nearly always is
-            if not self.admission.may_serve(session, request, local, request.tx):
-                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
-                return
-            if (request.tx, number) in self.under_way or self._answered(number, request.tx):
-                known.append(number)
-            elif self.admission.is_in_use(request.tx, number):
-                locks.give_up(request.tx, [(namespace, key) for key in request.keys])
-                self._refuse_taken(session, request)
+            if not self._may_go_on(session, request, number, known):
                 return
         if not granted and not locks.idle and self._waits(session, request, parts, known):
             return
@@ -97,15 +90,77 @@ class Writes(UnderWay):
             self._join(job, request.tx, number)
         if len(parts) <= 1:  # how it nearly always is
             for number, (keys, values) in parts.items():
-                if len(keys) > LARGE_KEYS:
-                    self._begin_large(job, session, request, number, (keys, values), granted=granted)
-                else:
-                    self._issue(core.local[number], job, request, keys, values, locked=granted)
+                self._issue(core.local[number], job, request, keys, values, locked=granted)
             if not job.left:
                 self.desk.reply(session, Done(request.id))
             return
         job.left += 1  # for what is not issued yet
         self._issue_on(job, session, request, deque(parts.items()), granted=granted)
+
+    @property
+    def _steady(self) -> bool:
+        core = self.core
+        return core.quorum and not core.frozen and not core.read_only
+
+    def _may_go_on(self, session: SessionId, request: Put, number: int, known: dict[int, None]) -> bool:
+        """Whether a part may be served here, of which it is `known` then if it is nothing new; else its client is told."""
+        tx = request.tx
+        if self.admission.may_serve(session, request, self.core.local[number], tx):
+            if (tx, number) in self.under_way or self._answered(number, tx):
+                known[number] = None
+                return True
+            if not self.admission.is_in_use(tx, number):
+                return True
+            self._refuse_taken(session, request)
+        self.locks.give_up(tx, [(request.namespace, key) for key in request.keys])
+        return False
+
+    def _put_in_pieces(self, session: SessionId, request: Put, *, granted: bool) -> Iterator[int]:
+        """The same of very many keys. Each part is looked at again when it is issued, so that it does not matter what came
+        since it was looked at here."""
+        core, tx, locks, topology = self.core, request.tx, self.locks, self.core.topology
+        assert topology is not None
+        parts: Parts = {}
+        yield from split(request, topology, parts)
+        if not self.admission.are_of(request.namespace, parts):
+            self._ask_anew(session, request, granted=granted)
+            return
+        known: dict[int, None] = {}
+        awaited = self.admission.sessions.hear(tx, request.acked)
+        for at, number in enumerate(parts, 1):
+            new = awaited and self._steady and self._begins(request, core.local[number])
+            if not new and not self._may_go_on(session, request, number, known):
+                return
+            if not at % LOOKED_AT_ONCE:
+                yield LOOKED_AT_ONCE // LOOKED_OF_WORK
+        if not granted and not locks.idle:
+            asked, busy = list[Key](), False
+            for number, (keys, _) in parts.items():
+                for some in _some_of(request.namespace, keys):
+                    asked += some
+                    busy = busy or (number not in known and locks.busy_any(some))
+                    yield 1 + len(some) // KEYS_OF_WORK
+            if busy:
+                self._wait(session, request, asked)
+                return
+        job = Job(session, request.id)
+        job.left += 1  # for what is not issued yet
+        for number in known:
+            if (tx, number) not in self.under_way and not self._answered(number, tx):
+                job.over = True
+                self._ask_anew(session, request, granted=granted)
+                return
+            keys, _ = parts.pop(number)
+            self._join(job, tx, number)
+            for some in _some_of(request.namespace, keys):
+                locks.give_up(tx, some)
+                yield 1 + len(some) // KEYS_OF_WORK
+        self._issue_on(job, session, request, deque(parts.items()), granted=granted, again=True)
+
+    def _ask_anew(self, session: SessionId, request: Put, *, granted: bool) -> None:
+        """Something came between the pieces of a request."""
+        probe("write.cut_batch_asked_anew")
+        self.on_put(session, request, granted=granted)
 
     def _put_alone(self, session: SessionId, request: Put, topology: Topology) -> bool:
         """Issue a put of one key where nothing is in the way; False, and nothing is done, if something is."""
@@ -124,7 +179,7 @@ class Writes(UnderWay):
             return False
         return self.admission.is_new(request.tx, local.number)
 
-    def _waits(self, session: SessionId, request: Put, parts: Parts, known: list[int]) -> bool:
+    def _waits(self, session: SessionId, request: Put, parts: Parts, known: dict[int, None]) -> bool:
         """Whether a transaction holds or awaits a key of what is yet to be issued; then the whole request waits for it."""
         namespace = request.namespace
         asked = [(namespace, key) for n, (keys, _) in parts.items() if n not in known for key in keys]
@@ -132,14 +187,6 @@ class Writes(UnderWay):
         if busy:
             self._wait(session, request, [(namespace, key) for key in request.keys] if known else asked)
         return busy
-
-    def _put_later(self, session: SessionId, request: Put, *, granted: bool) -> Iterator[int]:
-        """The same, when it was looked up where so many keys lie."""
-        topology, parts = self.core.topology, dict[int, Entries]()
-        assert topology is not None
-        yield from split(request, topology, parts)
-        stands = self.admission.are_of(request.namespace, parts)
-        self.on_put(session, request, parts if stands else None, granted=granted)
 
     def _issue_on(
         self,
@@ -163,7 +210,7 @@ class Writes(UnderWay):
                 self.on_put(session, request)
                 return
             parts.popleft()
-            work += 2 + min(len(keys), LARGE_KEYS)
+            work += 2 + len(keys) if len(keys) <= LARGE_KEYS else PIECE_WORK  # what it does it counts by itself
             if len(keys) > LARGE_KEYS:
                 self._begin_large(job, session, request, number, (keys, values), granted=granted)
             else:
@@ -320,6 +367,12 @@ class Writes(UnderWay):
             return False
         probe("write.answered_from_results")
         return True
+
+
+def _some_of(namespace: Namespace, keys: list[bytes]) -> Iterator[list[Key]]:
+    """The keys of a part, as many at a time as one piece looks at."""
+    for at in range(0, len(keys), LARGE_KEYS):
+        yield [(namespace, key) for key in keys[at : at + LARGE_KEYS]]
 
 
 assert not NAME.fullmatch(DECISIONS), "no client can name the engine's own namespace"
