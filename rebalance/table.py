@@ -342,7 +342,10 @@ def in_sync_of(placements: Sequence[Placement]) -> dict[NodeId, int]:
     found: dict[NodeId, bytearray] = {}
     for number, placement in enumerate(placements):
         for node in placement.in_sync:
-            found.setdefault(node, bytearray(len(placements)))[number] = 1
+            bits = found.get(node)
+            if bits is None:
+                bits = found[node] = bytearray(len(placements))
+            bits[number] = 1
     return {node: int.from_bytes(bits, "little") for node, bits in found.items()}
 
 

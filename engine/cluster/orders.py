@@ -26,6 +26,12 @@ from rebalance.table import Topology
 from wal.ids import NodeId
 from wal.probe import probe
 
+COUNTED_AT_ONCE = 1_024
+"""Partitions that are counted in one piece,"""
+COUNTED_OF_WORK = 16
+"""so many of which are as much work as one thing that is decided; and so many of which it is known where they belong:"""
+PLACED_OF_WORK = 64
+
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """What another baseline costs."""
@@ -57,22 +63,28 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
         return fewer or bool(self.only_there)
 
 
-def cost_of(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity) -> Cost:
-    """What it costs to have these nodes hold the data."""
-    wanted, here = most_copies(topology.all_groups), [m.node for m in topology.members]
+def costing(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity) -> Generator[int, None, Cost]:
+    """What it costs to have these nodes hold the data. In pieces: yields how much work the last one was."""
+    wanted, here, placements = most_copies(topology.all_groups), [m.node for m in topology.members], topology.placements
     ideal = ideal_of(topology, affinity, baseline)
+    yield len(ideal) // PLACED_OF_WORK
+    made_anew, only_there = 0, list[int]()
+    for first in range(0, len(placements), COUNTED_AT_ONCE):
+        some = placements[first : first + COUNTED_AT_ONCE]
+        for number, (placement, nodes) in enumerate(zip(some, ideal[first : first + len(some)], strict=True), first):
+            in_sync = placement.in_sync
+            made_anew += sum(n not in in_sync for n in nodes)
+            if all(n not in baseline and n not in here for n in in_sync):
+                only_there.append(number)
+        yield len(some) // COUNTED_OF_WORK
     return Cost(
         baseline=baseline,
         copies=min(wanted, len(baseline)),
         copies_wanted=wanted,
         copies_before=min(wanted, len(topology.baseline)),
         failures_survived=(len(baseline) - 1) // 2,
-        made_anew=sum(n not in p.in_sync for p, nodes in zip(topology.placements, ideal, strict=True) for n in nodes),
-        only_there=[
-            number
-            for number, p in enumerate(topology.placements)
-            if all(n not in baseline and n not in here for n in p.in_sync)
-        ],
+        made_anew=made_anew,
+        only_there=only_there,
     )
 
 
@@ -100,7 +112,9 @@ class Orders:
         topology = core.topology
         if problem or topology is None:
             return problem
-        cost = cost_of(topology, nodes, core.affinity)
+        cost = yield from costing(topology, nodes, core.affinity)
+        if problem := _no_baseline(nodes, core.topology):
+            return problem
         if cost.too_much and not sure:
             return f"{cost.told()}; say --yes if that is meant"
         self._pass_on(SetBaseline(list(nodes), topology.baselined))

@@ -16,13 +16,14 @@ catch up if they came back after all; and it says in every log who did this, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import assert_never, get_args
 
 import msgspec
 
 from engine.cluster.claims import Claims
 from engine.cluster.exchange import Exchange
+from engine.cluster.foresight import MAP_BYTES_OF_WORK
 from engine.messages import Commit, CopyReport, SingleMap, Survey, Surveyed
 from engine.messages.cluster import ToRescue
 from engine.protocol.requests import Code, Report
@@ -30,16 +31,21 @@ from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
 from rebalance import table as topologies
-from rebalance.plan import Change, next_topology
+from rebalance.plan import Change, planning
 from rebalance.ports import MS
 from rebalance.rule import Rule
 from rebalance.salvage import INTERVENTIONS_KEPT, as_object
-from rebalance.table import Candidate, Intervention, Taken, Topology
+from rebalance.table import Candidate, Intervention, Placement, Taken, Topology
 from wal.ids import NO_BALLOT, NodeId, Version
+from wal.probe import probe
 
 JUMP = 1_000
 """So many versions and epochs are passed over: those who are gone may have decided some of them."""
 ANSWER_MS_MAX = 5_000
+RAISED_AT_ONCE = 1_024
+"""Partitions that get their new epochs in one piece,"""
+RAISED_OF_WORK = 8
+"""so many of which are as much work as one thing that is decided."""
 
 
 class _Asked:
@@ -52,6 +58,7 @@ class _Asked:
         self.deadline = deadline
         self.force = force
         self.answers: dict[NodeId, Surveyed] = {}
+        self.deciding = False  # all have answered, and it is being worked out what comes of that
 
 
 class Rescue(Rule):
@@ -118,10 +125,14 @@ class Rescue(Rule):
                 self.core.in_pieces(self._survey(sender, number))
             case Surveyed():
                 asked = self._asked
-                if asked is not None and message.number == asked.request and sender in asked.nodes:
+                if asked is None or asked.deciding or message.number != asked.request:
+                    return
+                if sender in asked.nodes:
                     asked.answers[sender] = message
                     if len(asked.answers) == len(asked.nodes):
-                        self._decide(asked)
+                        asked.deciding = True
+                        self.alarm.off()
+                        self.core.in_pieces(self._decide(asked))
             case _:
                 assert_never(message)
 
@@ -145,35 +156,51 @@ class Rescue(Rule):
         )
         core.send(sender, told)
 
-    def _decide(self, asked: _Asked) -> None:
-        core = self.core
-        assert core.topology is not None
+    def _decide(self, asked: _Asked) -> Iterator[int]:
+        """All have answered: make the map, in pieces."""
+        here = self.core.topology
+        assert here is not None
         empty = [n for n, a in asked.answers.items() if not a.topology]
         if empty:
             self._refuse(asked, f"{', '.join(empty)} has nothing of this cluster: leave it out; it may join afterwards")
             return
-        maps = {n: topologies.decode(a.topology) for n, a in asked.answers.items()}
-        others = [n for n, m in maps.items() if m.cluster != core.topology.cluster]
+        maps = dict[NodeId, Topology]()
+        for node, answer in asked.answers.items():
+            maps[node] = topologies.decode(answer.topology)
+            yield len(answer.topology) // MAP_BYTES_OF_WORK
+        others = [n for n, m in maps.items() if m.cluster != here.cluster]
         if others:
             self._refuse(asked, f"{', '.join(others)} belongs to another cluster")
             return
         encoded = self._newest(asked, maps)
         old = topologies.decode(encoded)
-        topology, taken = self._recovered(asked, old, topologies.hash_of(encoded))
+        yield len(encoded) // MAP_BYTES_OF_WORK
+        topology, taken = yield from self._recovered(asked, old, topologies.hash_of(encoded))
+        told = _told(old, asked.nodes, taken)
         if not asked.force:
-            self._refuse(asked, f"{_told(old, asked.nodes, taken)}; say --force if that is meant")
+            if self._asked is asked:
+                self._refuse(asked, f"{told}; say --force if that is meant")
+            return
+        encoded = yield from topologies.encoding(topology)
+        if not self.exchange.foresight.works_out(topology, lambda: self._take(asked, here, topology, encoded, told)):
+            self._take(asked, here, topology, encoded, told)
+
+    def _take(self, asked: _Asked, here: Topology, topology: Topology, encoded: bytes, told: str) -> None:
+        """Go by the map that was made, unless another one has come `here` meanwhile, or a majority has."""
+        core = self.core
+        if self._asked is not asked:
+            return  # the operator has asked once more
+        if core.topology is not here or core.quorum:
+            probe("rescue.another_map_came")
+            self._refuse(asked, "others of the cluster were heard of meanwhile: ask again, if it is to be recovered still")
             return
         self._end()
-        core.note(f"RECOVERED BY FORCE after {old.version}: {_told(old, asked.nodes, taken)}")
-        encoded = topologies.encode(topology)
+        core.note(f"RECOVERED BY FORCE after {topology.interventions[-1].after}: {told}")
         rest = [n for n in asked.nodes if n != core.node]
         if rest:
             core.send(tuple(rest), Commit(topology.version, encoded))
         self.exchange.adopt(topology, encoded)
-        body = as_object(topology.interventions[-1]) | {
-            "version": str(topology.version),
-            "told": _told(old, asked.nodes, taken),
-        }
+        body = as_object(topology.interventions[-1]) | {"version": str(topology.version), "told": told}
         self.desk.reply(asked.session, Report(asked.request, msgspec.json.encode(body)))
 
     def _newest(self, asked: _Asked, maps: dict[NodeId, Topology]) -> bytes:
@@ -184,7 +211,7 @@ class Rescue(Rule):
             return asked.answers[newest].topology
         return max(after, key=lambda a: a.accepted_ballot).accepted
 
-    def _recovered(self, asked: _Asked, old: Topology, map_hash: int) -> tuple[Topology, list[Taken]]:
+    def _recovered(self, asked: _Asked, old: Topology, map_hash: int) -> Generator[int, None, tuple[Topology, list[Taken]]]:
         """The map of those who are left, and what it begins again with."""
         known = dict(zip((m.node for m in old.members), old.members, strict=True))
         nodes = sorted(asked.nodes, key=lambda n: known[n].order if n in known else old.next_order)
@@ -211,7 +238,12 @@ class Rescue(Rule):
             claims=[claim for a in asked.answers.values() for claim in a.claims],
             map_hash=map_hash,
         )
-        plan = next_topology(old, change, self.core.affinity).topology
+        plan = (yield from planning(old, change, self.core.affinity)).topology
+        placements = list[Placement]()
+        for first in range(0, len(plan.placements), RAISED_AT_ONCE):
+            some = plan.placements[first : first + RAISED_AT_ONCE]
+            placements += [msgspec.structs.replace(p, epoch=p.epoch + JUMP) for p in some]
+            yield len(some) // RAISED_OF_WORK
         taken = list(plan.interventions[-1].taken) if plan.interventions != old.interventions else []
         version = Version(old.version.major + JUMP, 0)
         forced = Intervention("recover", old.version, tuple(nodes), tuple(taken))
@@ -220,7 +252,7 @@ class Rescue(Rule):
                 plan,
                 version=version,
                 baselined=version,
-                placements=tuple(msgspec.structs.replace(p, epoch=p.epoch + JUMP) for p in plan.placements),
+                placements=tuple(placements),
                 interventions=(*old.interventions, forced)[-INTERVENTIONS_KEPT:],
             ),
             taken,

@@ -1,0 +1,65 @@
+"""Going on by force with the disks that are left, of the most partitions there may be: in pieces, and not beside others."""
+
+from __future__ import annotations
+
+from engine.protocol.requests import Failed, Report
+from engine.turn.settings import Settings
+from rebalance.ports import MS, WORK_MAX
+from tests.sim.draws import Draws
+from tests.sim.machine import Machine
+from tests.sim.test_costs import Fixed
+from tests.sim.test_turns import PARTITIONS_MOST, Calls
+from tests.sim.world import SECOND, World
+from tests.support.probes import heard
+from wal.ids import NodeId
+
+NODES: list[NodeId] = ["n1", "n2", "n3"]
+CALLS_MAX = 120_000
+"""Of functions, in one turn, as of a map that changes all partitions: it takes effect in one step."""
+
+
+def _lost(world: World) -> Machine:
+    """The one that is left of three."""
+    for name in NODES:
+        world.add_machine(name)
+    world.form(NODES)
+    for name in NODES[1:]:
+        world.machines[name].stop("its disk broke", process_only=True)
+    world.run_for(5 * SECOND)
+    return world.machines["n1"]
+
+
+def test_who_is_left_works_the_next_map_out_in_pieces() -> None:
+    """It took one turn: of 49,152 partitions 590 ms."""
+    calls = Calls()
+    with World(Draws(1), Settings(cluster="sim", partitions=PARTITIONS_MOST, backups=2), costs=calls) as world:
+        left = _lost(world)
+        calls.most = 0
+        world.console.clear()
+        world.command(left, "recover", {"nodes": ["n1"], "yes": []})
+        assert world.run_while(lambda: not world.console, at_most=60 * SECOND)
+        assert isinstance(world.console[-1], Report), world.console
+        world.run_for(SECOND)
+        assert left.node is not None
+        assert left.node.core.serving
+        assert [m.node for m in left.node.core.topology.members] == ["n1"]  # type: ignore[union-attr]  # it is formed
+    assert calls.most <= CALLS_MAX, f"{calls.most} calls: {calls.over}"
+
+
+def test_of_who_comes_back_while_that_goes_on_nothing_is_given_up() -> None:
+    """The order was given where no majority was heard of; by the time the map is made one is, and may decide the next."""
+    settings = Settings(cluster="sim", partitions=2 * WORK_MAX, backups=2)
+    with World(Draws(1), settings, costs=Fixed(MS)) as world, heard() as reached:
+        left = _lost(world)
+        node = left.node
+        assert node is not None
+        before, rescue = node.core.version, node.rescue
+        world.console.clear()
+        world.command(left, "recover", {"nodes": ["n1"], "yes": []})
+        assert world.run_while(lambda: rescue._asked is None or not rescue._asked.deciding, at_most=SECOND, look_every=MS)
+        assert not world.console, "it is being worked out"
+        node.core.quorum = True  # others are heard
+        assert world.run_while(lambda: not world.console, at_most=60 * SECOND)
+        assert isinstance(world.console[-1], Failed)
+        assert "rescue.another_map_came" in reached
+        assert node.core.version == before
