@@ -92,6 +92,14 @@ async def status_or_none(address: str) -> dict[str, Any] | None:
         return None
 
 
+def too_full(disk: dict[str, Any]) -> str:
+    """What comes of a disk that has less left than the log takes next, and what to do."""
+    return (
+        f"{disk['free_bytes'] >> 10} KiB are left, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "
+        "node ends where it finds no room for it: free some"
+    )
+
+
 async def listens(address: str) -> bool:
     """Whether anybody accepts connections there."""
     try:

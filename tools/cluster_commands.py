@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import Unavailable
 from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders
-from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, wait_for
+from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, too_full, wait_for
 from tools.terminal import ExitCode, Row, emit, finite, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -120,10 +120,12 @@ class Whole(msgspec.Struct, frozen=True):
         for name, status in self._answers():
             if status["version"] != asked["version"]:
                 found.append(f"{name} is at version {status['version']}, {asked['node']} at {asked['version']}")
-            if status["in_doubt"]:
-                found.append(f"{len(status['in_doubt'])} transactions in doubt on {name}: {_some(status['in_doubt'])}")
+            if overdue := status.get("overdue", status["in_doubt"]):  # each commit is in doubt for a moment
+                found.append(f"{len(overdue)} transactions in doubt on {name}: {_some(overdue)}")
             if status["behind"]:
                 found.append(f"{status['behind']} copies on {name} are behind")
+            if (disk := status.get("disk")) and disk["low"]:
+                found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
@@ -220,7 +222,7 @@ def status(
 
     Of several nodes, the one that has a majority and the newest map is believed, and who does not answer is named.
     """
-    whole = run(_status([part for address in addresses for part in address.split(",")]))
+    whole = run(whole_of([part for address in addresses for part in address.split(",")]))
     if as_json:
         emit([to_json(whole.as_object())])
     else:
@@ -232,7 +234,8 @@ def status(
         raise typer.Exit(ExitCode.WRONG)
 
 
-async def _status(given: list[str]) -> Whole:
+async def whole_of(given: list[str]) -> Whole:
+    """The cluster as the one of these nodes sees it that is to be believed. Raises Unavailable and Refused."""
     for address in given:
         check_address(address)
     told = await asyncio.gather(*(question(at, "status") for at in given), return_exceptions=True)

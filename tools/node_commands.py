@@ -21,7 +21,7 @@ from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
 from engine.turn.turns import collect_nothing
 from tools.allocator import give_large_blocks_back
-from tools.asking import Refused, listens, question, run, wait_for
+from tools.asking import Refused, listens, question, run, too_full, wait_for
 from tools.config import KEYS, Key, load, toml_line
 from tools.terminal import ExitCode, emit, finite, plain, program, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
@@ -196,12 +196,13 @@ def status(address: Address, as_json: AsJson = False) -> None:
     if as_json:
         emit([to_json(found)])
     else:
-        emit(_status_lines(found))
+        emit(status_lines(found))
     if found["formed"] and not (found["serving"] and found["quorum"]):
         raise typer.Exit(ExitCode.WRONG)
 
 
-def _status_lines(found: dict[str, Any]) -> list[str]:
+def status_lines(found: dict[str, Any]) -> list[str]:
+    """What a node says of itself, for a person."""
     formed = found["formed"]
     state = "not formed" if not formed else "serving" if found["serving"] and found["quorum"] else "NOT SERVING"
     why = "" if state != "NOT SERVING" else " (no majority)" if not found["quorum"] else " (waits for an exchange)"
@@ -212,6 +213,7 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         ),
         plain({"coordinator": found.get("coordinator"), "seen": found["seen"]}),
         plain({"durable_lsn": found["durable_lsn"], "checkpointing": found["checkpointing"]}),
+        *_room(found.get("disk")),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({f"maps_{name}": number for name, number in found["maps"].items()}),
@@ -221,6 +223,12 @@ def _status_lines(found: dict[str, Any]) -> list[str]:
         _turns(found["turns"]),
     ]
     return [line for line in lines if line]
+
+
+def _room(disk: dict[str, Any] | None) -> list[str]:
+    """What its disk has left, if the node can tell."""
+    told = {} if disk is None else {f"disk_{name}": value for name, value in disk.items() if name != "low"}
+    return [plain(told), *([f"THE DISK IS NEARLY FULL: {too_full(disk)}"] if disk and disk["low"] else [])]
 
 
 def _proofs(found: dict[str, Any]) -> list[str]:

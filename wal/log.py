@@ -109,7 +109,7 @@ class Log:
             try:
                 with log._preparing:
                     log._write_index()  # also the one before it may lack its index: damage took it
-                    log._take_prepared(capacity := log._next_bytes)
+                    log._take_prepared(capacity := log.next_bytes)
                     log._follow(capacity, found.live_sealed)
             except BaseException:
                 log._segments.close()
@@ -178,7 +178,7 @@ class Log:
             self._refuse_write()
             if self._prepared:
                 return False
-            self._take_prepared(self._next_bytes)
+            self._take_prepared(self.next_bytes)
             return True
 
     @property
@@ -294,7 +294,7 @@ class Log:
         with self._retaining:
             trim = retention.plan(
                 infos[:-1],
-                bytes_now=sum(info.bytes for info in infos) + self._next_bytes,
+                bytes_now=sum(info.bytes for info in infos) + self.next_bytes,
                 bytes_max=self._settings.total_bytes,
                 pin_bytes=self._settings.pin_bytes,
                 older_than_ms=now_ms - self._settings.age_ms if self._settings.age_ms else 0,
@@ -353,7 +353,7 @@ class Log:
     # How it is done.
 
     @property
-    def _next_bytes(self) -> int:
+    def next_bytes(self) -> int:
         """The size of the next segment, if its first block asks for no more."""
         settings = self._settings
         return min(settings.segment_bytes, max(settings.first_bytes, 2 * self._segments.live.header.capacity))
@@ -362,7 +362,7 @@ class Log:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
         with self._preparing:
             self._write_index()
-            capacity = capacity_for(length, noted, self._prepared or self._next_bytes)
+            capacity = capacity_for(length, noted, self._prepared or self.next_bytes)
             self._take_prepared(capacity, filled=False)  # the writer waits, if it is not there
             with self._stopping():
                 live = self._segments.live

@@ -40,6 +40,7 @@ from engine.state.store_errors import (
 )
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_writer import Writer
+from engine.turn.core import Room
 from engine.turn.settings import Settings
 from wal import (
     DirectoryDisk,
@@ -79,6 +80,14 @@ class DataDirectory:
         """
         owner = owner_value((self.identity.cluster, self.identity.node))
         self._writer.write(image._replace(node={**image.node, OWNER: owner}))
+
+    def room(self) -> Room | None:
+        """What is left where the log and the store are, the less of the two; None if the system does not say."""
+        try:
+            found = [os.statvfs(self.path / part) for part in ("wal", "store")]
+        except OSError:
+            return None
+        return Room(min(disk.f_bavail * disk.f_frsize for disk in found), self.log.next_bytes)
 
     def close(self) -> None:
         """Give everything back; another process may open the directory then."""

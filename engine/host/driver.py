@@ -29,6 +29,8 @@ from wal.ids import NodeId
 
 TURN_BYTES_MAX = 8 << 20
 WORKERS = 4
+ROOM_MS = 1_000
+"""So often it is looked how much the disk has left."""
 
 T = TypeVar("T")
 
@@ -65,6 +67,7 @@ class Driver:
         self._events: list[Event] = []
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False
+        self._look_at = 0
         self._timer: asyncio.TimerHandle | None = None
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="foreshore")
 
@@ -97,6 +100,8 @@ class Driver:
         now = time.monotonic_ns()
         duties.begin(now)
         node.core.wall = time.time_ns() // MS
+        if now >= self._look_at:
+            node.core.room, self._look_at = self.directory.room(), now + ROOM_MS * MS
         effects = node.turn(now, events)
         now = time.monotonic_ns()
         duties.early(effects, now)

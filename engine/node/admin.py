@@ -167,11 +167,13 @@ class Administration:
             "version": str(core.version),
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
+            "disk": core.room and {**core.room._asdict(), "low": core.room.low},
             "seen": sorted(node.membership.joining.seen),
             "partitions": roles,
             "behind": node.demander.behind,
             "locks": len(node.locks),
             "in_doubt": [tx.hex() for tx in node.participant.in_doubt()],
+            "overdue": [tx.hex() for tx in node.participant.in_doubt(core.settings.in_doubt_ms)],
             "other_contents": [
                 {"fragment": fragment_name(name), "node": other, "times": often}
                 for (name, other), often in node.supply.vouching.differed.items()

@@ -375,9 +375,10 @@ class Participant(Rule):
         for key in gone:
             self._forget_owner(key[0])
 
-    def in_doubt(self) -> list[TxId]:
-        """Transactions that are prepared here and whose outcome is not known."""
-        return list(dict.fromkeys(tx for tx, _ in self._doubts))
+    def in_doubt(self, ms: int = 0) -> list[TxId]:
+        """Transactions that are prepared here, for so long at least, and whose outcome is not known."""
+        before = self.core.now - ms * MS
+        return list(dict.fromkeys(tx for (tx, _), doubt in self._doubts.items() if doubt.since <= before))
 
     def parts_in_doubt(self) -> list[tuple[TxId, int]]:
         """The same, each with the partition."""

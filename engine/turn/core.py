@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from engine.messages import Heartbeat, Message
 from engine.state.ahead import LARGE_KEYS, AllAhead, work_out
@@ -32,6 +33,18 @@ less of it than makes one due at other times. Nobody wrote it, so it can wait.""
 
 WAITED_WORK = WORK_MAX // 4
 """For what an earlier turn has left so much of this one is kept: that gets on in any case, whatever came meanwhile."""
+
+
+class Room(NamedTuple):
+    """What a disk has left for its node, and what the log takes of it at once when it goes on in another file."""
+
+    free_bytes: int
+    next_bytes: int
+
+    @property
+    def low(self) -> bool:
+        """Whether the node is to end soon: what it cannot log it cannot do."""
+        return self.free_bytes < self.next_bytes
 
 
 class Core:
@@ -59,6 +72,7 @@ class Core:
         self.now = 0
         self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
+        self.room: Room | None = None  # on its disk; whoever drives this node says so now and then
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +21,13 @@ from engine.client.admin import ask
 from engine.errors import CorruptionError, UsageError
 from engine.host.data_directory import open_data_directory
 from engine.host.server import Server, ServerConfig
+from engine.turn.core import Room
 from engine.turn.settings import Settings
 from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS
+from tools.cluster_commands import whole_of
 from tools.config import KEYS
+from tools.node_commands import status_lines
 from wal import list_segments
 from wal.checksum import crc32c
 
@@ -395,3 +399,31 @@ def test_status_of_a_node_that_is_there_and_of_one_that_is_not(tmp_path: Path) -
     assert gone.stderr.startswith(f"foreshore: no answer from {address}: ")
     assert foreshore("node", "stop", address).returncode == 3
     assert foreshore("node", "status", "nowhere").returncode == 2
+
+
+def test_a_disk_that_is_nearly_full_is_told_before_it_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node prepares its next segment when the last one is half full: until then it was said to be well."""
+
+    async def story() -> None:
+        server = await Server.start(config_of(tmp_path / "n1"), note=lambda _: None)
+        try:
+            await ask(server.address, "init", cluster=["c1"], nodes=["n1"])
+            real = server.directory.room()
+            assert real is not None
+            assert (real.free_bytes > 0, real.next_bytes) == (True, server.directory.log.next_bytes)
+            for left, low in ((real.next_bytes, False), (real.next_bytes - 1, True)):
+                monkeypatch.setattr(server.directory, "room", lambda left=left: Room(left, real.next_bytes))
+                until = time.monotonic() + PATIENCE_SECONDS
+                while (told := await ask(server.address, "status"))["disk"]["free_bytes"] != left:
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.05)
+                assert told["disk"] == {"free_bytes": left, "next_bytes": real.next_bytes, "low": low}
+                problems = (await whole_of([server.address])).problems
+                assert [p.startswith("the disk of n1 is nearly full: ") for p in problems] == [True] * low
+                assert any("THE DISK IS NEARLY FULL" in line for line in status_lines(told)) == low
+        finally:
+            await server.close()
+
+    asyncio.run(story())

@@ -13,9 +13,11 @@ from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from engine.transactions.commits import Phase, Transaction
+from engine.transactions.doubts import Doubt
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
+from rebalance.ports import MS
 from wal import records as r
 from wal.ids import DECISIONS, partition_of, tx_of
 
@@ -108,6 +110,17 @@ def test_where_nobody_is_waited_for_a_transaction_of_several_partitions_is_one_t
     assert not node.core.to_self
     assert not any(node.core.replica.partition(number).prepared for number in (0, 1))
     assert node.core.replica.store.get((DECISIONS, decision), tx) is not None
+
+
+def test_what_is_prepared_a_moment_ago_is_in_doubt_and_no_trouble() -> None:
+    """Under load some commit always waits for its outcome: `cluster status` said of a healthy cluster that it is not."""
+    node = lone_node()
+    tx, began = bytes(16), node.core.now
+    node.participant._doubts[tx, 0] = Doubt(began, began, None, tx)
+    node.core.now = began + (node.core.settings.in_doubt_ms - 1) * MS
+    assert (node.admin.status()["in_doubt"], node.admin.status()["overdue"]) == ([tx.hex()], [])
+    node.core.now += MS
+    assert node.admin.status()["overdue"] == [tx.hex()]
 
 
 class Unread(list[int]):
