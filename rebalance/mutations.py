@@ -219,9 +219,17 @@ class Mutations:
             above = self._core.replica.fragment(name).counter.highest_applied
         if counter < above:
             return None
-        found = {key: None for key, at in changed.keys.items() if at > counter or not at} if changed is not None else {}
+        found: dict[bytes, None] = {}
+        if changed is not None and changed.above == counter:
+            found = dict.fromkeys(changed.keys)  # all of them; to look at each takes several times as long
+        elif changed is not None:
+            found = {key: None for key, at in changed.keys.items() if at > counter or not at}
         for layer in layers:
-            found.update((key, None) for key, e in layer.rows.get(name, {}).items() if e.counter > counter or not e.counter)
+            rows = layer.rows.get(name, {})
+            if layer.since[name] >= counter:
+                found |= dict.fromkeys(rows)
+            else:
+                found.update((key, None) for key, e in rows.items() if e.counter > counter or not e.counter)
         looked = (len(changed.keys) if changed is not None else 0) + sum(len(la.rows.get(name, {})) for la in layers)
         self._core.work += looked // KEYS_OF_WORK
         return list(found)

@@ -210,8 +210,7 @@ class LayeredStore:
         active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
 
     def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None] | None]:
-        """The fragment's active rows, and which of them are dead, if any are, to be changed together by whoever applies:
-        what dies is told by `bury`. Account for them with `weigh`."""
+        """The fragment's active rows, and which are dead, if any, for who applies: `bury` what dies, `weigh` what comes."""
         rows = self._active.opened.get(fragment)
         return self._active.begin(fragment) if rows is None else rows, self._active.dead.get(fragment)
 
@@ -378,8 +377,9 @@ class LayeredStore:
         return total + stored if stored is not None else None
 
     def least(self, fragment: Fragment) -> int:
-        """How many rows a fragment would have if all that was written since the last checkpoint were deletes of some."""
-        return 0 if self._is_cleared(fragment) else max(0, (self._stored(fragment) or 0) - self.changed(fragment))
+        """How many rows a fragment has at least: those of the last checkpoint, if each delete since was of one of them."""
+        gone = sum(len(layer.dead.get(fragment, ())) for layer in self.layers)
+        return 0 if self._is_cleared(fragment) else max(0, (self._stored(fragment) or 0) - gone)
 
     def walk(self, fragment: Fragment) -> Callable[[], Walk | None]:
         """What a fragment contains now, to be summed up by who asks; None: the store below does not know its own.

@@ -41,6 +41,33 @@ def test_what_was_changed_comes_and_nothing_else() -> None:
     assert copies["n3"].demander.progress.rows == {"mutations": 31}
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_what_a_copy_had_when_it_went_does_not_come_though_it_lies_in_no_checkpoint(before: int) -> None:
+    """Of what began to change since it went nothing is looked at, and all of it comes."""
+    copies = Copies("n1", "n2", "n3", settings=REMEMBERS)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies["n1"].put(0, **{f"k{at}": "old" for at in range(20)})
+    copies.run()
+    copies["n1"].checkpoint()
+    for at in range(before):
+        copies["n1"].put(0, **{f"k{at}": "newer"})
+    copies.run()
+    counter = copies["n1"].replica.fragment(NAME).counter.lwm
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies["n1"].put(0, k10="newer", k11=None)
+    copies.run()
+    since = copies["n1"].mutations.since
+    assert since(NAME, counter) == [b"k10", b"k11"]
+    copies["n1"].checkpoint()
+    copies["n1"].put(0, k12="newer")
+    copies.run()
+    assert since(NAME, counter) == [b"k10", b"k11", b"k12"]
+    if before:
+        assert since(NAME, counter - 1) == [b"k2", b"k10", b"k11", b"k12"]
+
+
 def test_checkpoints_and_tombstones_that_went_make_no_difference() -> None:
     copies = away(settings=REMEMBERS)
     copies["n1"].put(0, k7=None, k8="new")

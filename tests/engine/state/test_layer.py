@@ -222,3 +222,11 @@ def test_whatever_is_asked_of_packed_rows_is_answered_as_if_they_were_open(read:
     expected = READS[read](_store(frozen=frozen, packed=False))
     assert READS[read](_store(frozen=frozen, packed=True)) == expected
     assert expected is not None
+
+
+def test_rows_that_were_overwritten_are_rows_all_the_same() -> None:
+    """Else a fragment of which most was changed would be looked through to see that it has many."""
+    store = _store(frozen=False, packed=False)
+    assert store.least(ACC) == 2
+    store.set(ACC, KEYS[1], Entry(2, 9, None))
+    assert store.least(ACC) == 1
