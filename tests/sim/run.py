@@ -66,6 +66,9 @@ GROUPED_SHARE = 0.35
 PIECES_SHARE, LITTLE_STAGED = 0.35, 64
 """The share of the seeds in which a node keeps so many bytes of what is staged: a piece is an eighth of it, so that what a
 transaction writes in one partition is several."""
+LARGE_MAP_SHARE = 0.3
+"""The share of the seeds of few partitions in which maps are treated as those of very many are: read in pieces before they
+are taken, and told and logged as what they change."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
@@ -297,7 +300,8 @@ def _live(
         speed = Speed(sync=sync, jitter=jitter, slowness=draw.choice([1, 1, 1, 1, 4]))
         world.add_machine(name, speed=speed, lmdb=lmdb)
     oracles = watch(world)
-    world.large_map = 0 if shape.partitions else None
+    if shape.partitions or world.draws.of("maps").random() < LARGE_MAP_SHARE:
+        world.large_map = 0
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
