@@ -119,7 +119,7 @@ class Demander(Rule):
         self.settling.switch(changed)
         self.surveys.switch(changed)
         for number, local in changed.items():
-            if local.follows and (primary := local.placement.primary) is not None:
+            if local.role.follows and (primary := local.placement.primary) is not None:
                 self._queue.setdefault(primary, {})[number] = None
         self._ordered = self._ordered and not changed
 

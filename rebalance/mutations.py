@@ -81,15 +81,15 @@ class Mutations:
             if not local.role.in_sync:
                 self._note_out(local, since is not None)
             elif since is None:
-                known[number] = self._checkpoints if moving.pop(number, 0) is None else -1
+                known[number] = self._checkpoints if moving and moving.pop(number, 0) is None else -1
             # In the store there may be rows of counters that a copy had not reached, if a transfer brought them.
             elif out and (number in away or (remembers and since < self._checkpoints)):
                 gone = gone_of.get(out) or gone_of.setdefault(out, dict.fromkeys(out))
                 away[number] = {**away[number], **gone} if number in away else gone
         here, self._here = self._here, (topology.members, topology.baseline)
-        self._unlooked |= (
-            {local.number: None for local in new.moved if local.number in away} if here == self._here else away
-        )
+        if away:
+            moved = {local.number: None for local in new.moved if local.number in away} if here == self._here else away
+            self._unlooked |= moved
         if self._unlooked and not self._looking:
             self._looking = True
             core.put_off(self._look)

@@ -73,38 +73,45 @@ class Again(NamedTuple):
     small: bool = False
 
 
-def regroup(
-    again: Iterable[Again], partitions: Sequence[LocalPartition]
-) -> tuple[dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]], list[Shipped], list[Shipped]]:
+class Regrouped(NamedTuple):
     """To which copies operations go by now, who of these has answered, and whether they count already; those that all have
-    answered, so that they come to count with the map; and those that do not count and are another primary's."""
-    regrouped: dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]] = {}
-    everywhere, lost = list[Shipped](), list[Shipped]()
+    answered, so that they come to count with the map; those that do not count and are another primary's; and of the first
+    those that may write very much."""
+
+    going: dict[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]]
+    everywhere: list[Shipped]
+    lost: list[Shipped]
+    unsure: dict[Shipped, None]
+
+
+def regroup(again: Iterable[Again], partitions: Sequence[LocalPartition]) -> Regrouped:
+    """What becomes of operations that went, or were to go, to the copies of the map before."""
+    found = going, all_have, lost, unsure = Regrouped({}, [], [], {})
     for operations, acked, counts, small in again:
-        to, into = None, everywhere
+        to, into = None, all_have
         for operation in operations:
             local = partitions[operation.partition]
             if local.role.leads and local.epoch == operation.epoch:
                 if local.receivers is not to:  # of very many operations nearly all go to the same copies
                     to = local.receivers
                     over = small and not counts and acked.keys() >= {*to[0], *to[1]}
-                    into = everywhere if over else regrouped.setdefault((to, tuple(acked), counts), [])
+                    into = all_have if over else going.setdefault((to, tuple(acked), counts), [])
                 into.append(operation)
+                if not small:
+                    unsure[operation] = None
             elif not counts:
                 lost.append(operation)
-    return regrouped, everywhere, lost
+    return found
 
 
 def pieces_again(
-    regrouped: Mapping[tuple[Receivers, tuple[NodeId, ...], bool], list[Shipped]],
-    large_in: Callable[[Sequence[r.Record]], list[r.Write]],
-    done: int,
+    regrouped: Regrouped, large_in: Callable[[Sequence[r.Record]], list[r.Write]], done: int
 ) -> Iterator[tuple[list[Shipped], Receivers, dict[NodeId, None], bool, bool, bool]]:
     """What goes together once more: to whom, who has answered, whether it counts, and is large; and whether it is left to
     be sent in later turns, because of what was before it this one, which has `done` so much, has enough to send."""
-    said = done
-    for (receivers, acked, counts), operations in regrouped.items():
-        large = [] if counts else [o for o in operations if large_in(o.records)]
+    said, unsure = done, regrouped.unsure
+    for (receivers, acked, counts), operations in regrouped.going.items():
+        large = {o: None for o in operations if o in unsure and large_in(o.records)} if unsure and not counts else {}
         for piece, work in batches_of([o for o in operations if o not in large] if large else operations):
             later = said > 0 and said + work > WORK_MAX
             yield piece, receivers, dict.fromkeys(acked), counts, False, later

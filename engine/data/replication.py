@@ -291,16 +291,16 @@ class Replication(Rule):
             again.append(Again(self._turn.pop(receivers)))
         again.extend(Again([operation]) for _, operation in self._large if concerned(operation))
         self._large = [each for each in self._large if not concerned(each[1])]
-        regrouped, everywhere, lost = regroup(again, core.local)
-        for operation in lost:
+        regrouped = regroup(again, core.local)
+        for operation in regrouped.lost:
             # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
             # The new primary fetches it from here and issues it again, or has it undone.
             for record in operation.records:
                 core.replica.apply(record)
             operation.abandoned()
         core.replica.ahead = {}
-        core.work += len(everywhere)
-        for operation in everywhere:
+        core.work += len(regrouped.everywhere)
+        for operation in regrouped.everywhere:
             operation.counted()
         for piece in pieces_again(regrouped, self._large_in, core.work):
             self._dispatch(*piece)

@@ -313,8 +313,8 @@ class Machines:
         """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so."""
         core, known = self.core, self.core.replica.partitions
         for local in new.promoted if core.topology is not None and core.topology.interventions else ():
-            fragments = known[local.number].fragments if local.number in known else {}
-            for namespace, fragment in list(fragments.items()):
+            state = known.get(local.number)
+            for namespace, fragment in list(state.fragments.items()) if state is not None and state.fragments else ():
                 if fragment.loading:
                     core.log(r.FragmentClear(namespace, local.number, "the partition begins again with nothing", True))
 
@@ -339,7 +339,8 @@ class Machines:
         if not local.role.leads:
             local.needed, local.moving, local.receivers = NOBODY
             return
-        pending = self.supply.vouching.pending.get(local.number, {})
+        waited = self.supply.vouching.pending
+        pending = waited.get(local.number, ()) if waited else ()
         whole = not pending and not placement.asynchronous and placement.owners == placement.in_sync
         key = placement.owners if whole else (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
         known = self._groups.get(key)
