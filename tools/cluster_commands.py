@@ -171,7 +171,10 @@ class Whole(msgspec.Struct, frozen=True):
 
     def lines(self) -> Iterator[str]:
         """The facts about the whole."""
-        yield plain(self._head())
+        told = self._head()
+        if "groups" in told:
+            told["groups"] = ["/".join(f"{name}:{value}" for name, value in group.items()) for group in told["groups"]]
+        yield plain(told)
 
     def _head(self) -> dict[str, Any]:
         asked = self.asked

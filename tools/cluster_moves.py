@@ -18,7 +18,7 @@ from rebalance.moves import Kind, Move, moves, waits
 from rebalance.table import Topology
 from tools import cluster_migrations
 from tools.asking import Refused, check_address, node_names, question, run
-from tools.terminal import Row, emit, finite, plain, show, to_json
+from tools.terminal import ExitCode, Row, complain, emit, finite, plain, show, to_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -154,8 +154,11 @@ async def _migrations(address: str, interval: float, *, watch: bool, as_json: bo
         after, now = await _taken(address), time.monotonic()
         show([row_of(node, before.get(node), told, now - at) for node, told in after.items()], as_json=as_json)
         if not watch or not any(told is None or _state(told) == "moving" for told in after.values()):
-            return
+            break
         before, at = after, now
+    if silent := [node for node, told in after.items() if told is None]:
+        complain(f"no answer from {', '.join(silent)}: what is taken there is not told")
+        raise typer.Exit(ExitCode.UNREADABLE)
 
 
 async def _taken(address: str) -> dict[str, dict[str, int] | None]:

@@ -12,7 +12,7 @@ from engine.errors import UsageError
 from rebalance.namespaces import LossPolicy
 from rebalance.table import BACKUPS_MAX
 from tools.asking import Refused, check_address, question, run
-from tools.terminal import Row, finite, show
+from tools.terminal import Row, finite, number, show
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -22,7 +22,7 @@ def namespaces(
     address: Address,
     name: Annotated[str | None, typer.Option("--set", help="Give this one settings; it need not exist.")] = None,
     ttl: Annotated[
-        float | None, typer.Option(callback=finite, help="With --set: seconds for which a value lasts; else for good.")
+        float | None, typer.Option(callback=number, help="With --set: seconds for which a value lasts; else for good.")
     ] = None,
     backups: Annotated[
         int | None, typer.Option(min=0, max=BACKUPS_MAX, help="With --set: copies beside the first; else as it is.")

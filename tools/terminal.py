@@ -73,10 +73,19 @@ def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer
 
 def finite(value: float | None) -> float | None:
     """A number of an option that is one: `nan` is neither below nor above any bound, and nobody waits `inf` seconds."""
-    if value is not None and not math.isfinite(value):
+    if value == math.inf:
         import typer  # noqa: PLC0415  # as above
 
-        raise typer.BadParameter(f"{value} is not a number of anything.")
+        raise typer.BadParameter("inf is no number of anything.")
+    return number(value)
+
+
+def number(value: float | None) -> float | None:
+    """The same, where `inf` has a meaning of its own."""
+    if value is not None and math.isnan(value):
+        import typer  # noqa: PLC0415  # as above
+
+        raise typer.BadParameter("nan is no number.")
     return value
 
 

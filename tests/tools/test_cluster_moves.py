@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+from typer.testing import CliRunner
+
+from engine.errors import Unavailable
+from tools import cluster_moves
+from tools.cli import app
 from tools.cluster_commands import too_few
 from tools.cluster_moves import row_of
+from tools.terminal import ExitCode
 
 FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0, "held": 0}
 
@@ -37,3 +44,17 @@ def test_it_is_said_when_there_are_too_few_nodes_for_asynchronous_copies() -> No
         "1 of 3 asynchronous copies at most of namespaces with 0 backups: only n1, n2 hold data",
     ]
     assert list(too_few(asked | {"baseline": ["n1", "n2", "n3", "n4"]})) == []
+
+
+def test_who_does_not_answer_is_named_in_the_exit_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def question(address: str, command: str) -> dict[str, object]:
+        if command == "status":
+            return {"formed": True, "members": [{"node": n, "address": f"{n}:1", "moving": 0} for n in ("n1", "n2")]}
+        if address == "n2:1":
+            raise Unavailable("no answer from n2:1")
+        return {"behind": 0, "fragments": {}, "rows": {}, "updates": {}, "differed": {}, "put_off": 0, "held": 0}
+
+    monkeypatch.setattr(cluster_moves, "question", question)
+    result = CliRunner().invoke(app, ["cluster", "migrations", "n1:1", "--interval", "0.05"])
+    assert (result.exit_code, "node=n2 state=NO-ANSWER" in result.stdout) == (ExitCode.UNREADABLE, True)
+    assert result.stderr == "foreshore: no answer from n2: what is taken there is not told\n"

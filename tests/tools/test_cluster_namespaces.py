@@ -84,3 +84,4 @@ def test_an_operator_gives_a_namespace_asynchronous_copies(capsys: pytest.Captur
         code, out, _ = told(command="status")
         assert code == 1
         assert out.count("3 of 6 copies at most in namespaces with 5 backups: only n1, n2, n3 hold data") == 1
+        assert (" groups=backups:" in out, "{" in out) == (True, False), "a line is for a person and for grep"
