@@ -169,9 +169,9 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         entry: Entry[V] | None = self._run(self._native.get_entry(key))
         return entry
 
-    def put_if_absent(self, key: K, value: V) -> bool:
-        """Set a key that has no value; whether it was set."""
-        return bool(self._run(self._native.put_if_absent(key, value)))
+    def put_if_absent(self, key: K, value: V, *, ttl: float | None = None) -> bool:
+        """Set a key that has no value; whether it was set. `ttl` as with `put`."""
+        return bool(self._run(self._native.put_if_absent(key, value, ttl=ttl)))
 
     def put_if_version(self, key: K, value: V, version: Version | None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""

@@ -28,6 +28,7 @@ from engine.client.running import at_once, check_update
 from engine.client.timing import time_to_live
 from engine.client.transaction import Transaction
 from engine.errors import UsageError
+from engine.protocol.limits import FOR_GOOD_MS
 from engine.protocol.operations import Refused, make
 from engine.protocol.requests import SKIPPED
 
@@ -108,7 +109,11 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def persist(self, key: K) -> bool:
         """A key that has a value keeps it for good when the transaction commits; whether there is one."""
-        return await self._change(key_of(self.codec, key), lambda seen: (seen[2] is not None, seen[2], seen[2] is not None))
+
+        def keep(seen: Seen) -> tuple[bool, bytes | None, bool]:
+            return seen[2] is not None, seen[2], seen[2] is not None
+
+        return await self._change(key_of(self.codec, key), keep, ttl_ms=FOR_GOOD_MS)
 
     @overload
     async def delete(self, key: K) -> None: ...
@@ -141,9 +146,9 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
         return await self._change(key_of(self.codec, key), look, writing=False)
 
-    async def put_if_absent(self, key: K, value: V) -> bool:
-        """Set a key that has no value; whether it was set."""
-        return await self._set_if(key_of(self.codec, key), ABSENT, value_of(self.codec, value))
+    async def put_if_absent(self, key: K, value: V, *, ttl: float | None = None) -> bool:
+        """Set a key that has no value; whether it was set. `ttl` as with `put`."""
+        return await self._set_if(key_of(self.codec, key), ABSENT, value_of(self.codec, value), time_to_live(ttl))
 
     async def put_if_version(self, key: K, value: V, version: Version | None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
@@ -159,13 +164,13 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         when = condition(self.codec, expected, None) if expected is not None else ABSENT
         return await self._set_if(key_of(self.codec, key), when, optional(self.codec, new))
 
-    async def _set_if(self, encoded: bytes, when: Condition, new: bytes | None) -> bool:
+    async def _set_if(self, encoded: bytes, when: Condition, new: bytes | None, ttl_ms: int = 0) -> bool:
         def decide(seen: Seen) -> tuple[bool, bytes | None, bool]:
             epoch, counter, found = seen
             holds = holds_of(when, found, (epoch, counter))
             return holds and not (found is None and new is None), new, holds
 
-        return await self._change(encoded, decide)
+        return await self._change(encoded, decide, ttl_ms=ttl_ms)
 
     async def increment(self, key: K, by: int = 1, initial: int = 0) -> int:
         """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
@@ -246,10 +251,15 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         )
 
     async def _change(
-        self, encoded: bytes, make_of: Callable[[Seen], tuple[bool, bytes | None, T]], *, writing: bool = True
+        self,
+        encoded: bytes,
+        make_of: Callable[[Seen], tuple[bool, bytes | None, T]],
+        *,
+        writing: bool = True,
+        ttl_ms: int = 0,
     ) -> T:
         await self._namespace.seen(writing=writing)
-        return await self._raw.change(self.name, encoded, make_of)
+        return await self._raw.change(self.name, encoded, make_of, ttl_ms)
 
     async def _put_many(self, writes: dict[bytes, bytes | None], ttl_ms: int = 0) -> None:
         await self._namespace.seen(writing=True)

@@ -196,16 +196,19 @@ class Transaction:
             self.check_open()
         self._write(namespace, values, ttl_ms)
 
-    async def change(self, namespace: NamespaceName, key: bytes, make: Callable[[Seen], tuple[bool, bytes | None, T]]) -> T:
-        """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned.
-        What the transaction has written itself has no version yet: it is of the epoch `SKIPPED`."""
+    async def change(
+        self, namespace: NamespaceName, key: bytes, make: Callable[[Seen], tuple[bool, bytes | None, T]], ttl_ms: int = 0
+    ) -> T:
+        """Read a key as one that will be written; `make` says whether it is, with which value, and what is returned;
+        `ttl_ms` as with `put_many`. What the transaction has written itself has no version yet: it is of the epoch
+        `SKIPPED`."""
         await self._touch(namespace, [key])
         if self.moment.unsure:
             await self.be_sure()
         written = self._written.get(namespace, {})
         changed, value, result = make((SKIPPED, 0, written[key]) if key in written else self._read[namespace][key])
         if changed:
-            self._write(namespace, {key: value})
+            self._write(namespace, {key: value}, ttl_ms)
         return result
 
     def _size_with(self, namespace: NamespaceName, values: dict[bytes, bytes | None]) -> int:

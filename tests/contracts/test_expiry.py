@@ -95,6 +95,38 @@ def test_the_same_in_a_transaction(db: engine.Database, concurrency: engine.Conc
     assert plain.expires_at("d") is plain.expires_at("kept") is None
 
 
+@pytest.mark.parametrize("concurrency", ["PESSIMISTIC", "OPTIMISTIC"])
+def test_what_is_kept_in_a_transaction_stays_whatever_its_namespace_says(
+    db: engine.Database, concurrency: engine.Concurrency
+) -> None:
+    name = f"stays-{concurrency.lower()}"
+    db.create_namespace(name, ttl=LONG)
+    plain = db.namespace(name, codec="json")
+    plain.put_many({"a": 1, "b": 2})
+    with db.transaction(concurrency=concurrency) as tx:
+        inside = tx.namespace(plain)
+        assert inside.persist("a")
+        inside.put("c", 3, ttl=LONG / 2)
+        assert inside.persist("c")
+        assert inside.persist("b")
+        assert inside.increment("b") == 3  # which lasts as what is put without a time to live
+    assert plain.expires_at("a") is plain.expires_at("c") is None
+    assert plain.expires_at("b") is not None
+    db.run(lambda tx: tx.namespace(plain).persist("b"), concurrency=concurrency)
+    assert plain.expires_at("b") is None
+
+
+def test_what_is_put_where_nothing_is_may_expire_in_a_transaction_too(db: engine.Database) -> None:
+    flights = db.namespace("absent", codec="json")
+    flights["old"] = 0
+    with db.transaction() as tx:
+        inside = tx.namespace(flights)
+        assert inside.put_if_absent("new", 1, ttl=LONG)
+        assert not inside.put_if_absent("old", 1, ttl=LONG)
+    assert flights.expires_at("new") is not None
+    assert (flights["old"], flights.expires_at("old")) == (0, None)
+
+
 def test_the_same_of_what_is_said_at_once(db: engine.Database) -> None:
     flights, others = db.namespace("at-once", codec="json"), db.namespace("at-once-too", codec="json")
     flights.put("kept", 1, ttl=SHORT)
