@@ -27,7 +27,7 @@ from engine.client.session import Session, reached
 from engine.client.snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import entered
+from engine.client.transaction import enter, leave
 from engine.protocol.addresses import addresses_of
 
 T = TypeVar("T")
@@ -118,13 +118,13 @@ class Transaction(OfThisProcess):
         if self._entered or self._raw.over:
             raise errors.UsageError(f"transaction {self.id} was used already: begin another one, or join it without `with`")
         self._entered = True
-        entered.set((*entered.get(), (self._raw, asyncio.current_task())))
+        enter(self._raw, asyncio.current_task())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        entered.set(tuple(pair for pair in entered.get() if pair[0] is not self._raw))
+        leave(self._raw)
         if self._raw.over:
             return
         await self._raw.__aexit__(kind, error, traceback)

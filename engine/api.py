@@ -37,7 +37,7 @@ from engine.client.running import Level, Mode, TransactionOptions, at_once, chec
 from engine.client.single import SingleKeys
 from engine.client.timing import Aged
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import entered
+from engine.client.transaction import enter, leave
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -181,12 +181,36 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
 
 
 class Transaction(OfThisProcess):
-    """A transaction: commits on a clean exit of `with`, rolls back on an exception."""
+    """A transaction: commits on a clean exit of `with`, rolls back on an exception.
+
+    One that nobody has any more is rolled back, too: whatever interrupts a thread (Ctrl-C, an alarm) may do so just before
+    the end of a `with` begins.
+    """
+
+    _ended = True  # nothing is to be ended
 
     def __init__(self, database: Database, native: aio.Transaction) -> None:
         self.database = database
+        self._loop = database._loop
         self._native = native
-        self._run = database._loop.run
+        self._ended = False
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self._native._raw.dropped = True
+            self._loop.let(self._native._raw.give_back)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the loop. Whoever has this method, as its namespaces do, has the transaction."""
+        return self._loop.run(work)
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._run(work)
+        except errors.Error:
+            self._ended = self._native._raw.over
+            raise
+        self._ended = True
 
     def __repr__(self) -> str:
         return repr(self._native)
@@ -231,22 +255,22 @@ class Transaction(OfThisProcess):
 
     def commit(self) -> None:
         """Commit now; the end of `with` then does nothing."""
-        self._run(self._native.commit())
+        self._end(self._native.commit())
 
     def rollback(self) -> None:
         """Roll back now; the end of `with` then does nothing."""
-        self._run(self._native.rollback())
+        self._end(self._native.rollback())
 
     def __enter__(self) -> Self:
         self._run(self._native.__aenter__())
-        entered.set((*entered.get(), (self._native._raw, None)))
+        enter(self._native._raw, None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        entered.set(tuple(pair for pair in entered.get() if pair[0] is not self._native._raw))
-        self._run(self._native.__aexit__(kind, error, traceback))
+        leave(self._native._raw)
+        self._end(self._native.__aexit__(kind, error, traceback))
 
 
 class Database(OfThisProcess, BlockingNamespaces):
@@ -356,7 +380,7 @@ class Database(OfThisProcess, BlockingNamespaces):
 
     def snapshot(self) -> Snapshot:
         """The whole database as it is when `with` is entered."""
-        return Snapshot(self._loop.run, self._native.snapshot())
+        return Snapshot(self._loop, self._native.snapshot())
 
     def read(self, function: Callable[[Snapshot], T], *, attempts: int = 10) -> T:
         """Run `function` on a snapshot, again on another one while it is lost, `attempts` times at most."""

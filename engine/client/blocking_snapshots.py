@@ -12,7 +12,7 @@ from engine.client import snapshots
 from engine.client.blocking import ReadRows
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
-from engine.client.loop import iterate, walked
+from engine.client.loop import Loop, iterate, walked
 from engine.client.running import at_once, check_run, pause
 
 D = TypeVar("D")
@@ -85,11 +85,22 @@ class Snapshot(OfThisProcess):
 
     All that was acknowledged before is in it, and no transaction in part. Reading raises SnapshotLost when a node on which
     it rests has failed, and SnapshotTooOld when too much was overwritten since: begin another one, as `Database.read` does.
+    One that nobody has any more is over, too: what interrupts a thread may do so just as it begins or ends.
     """
 
-    def __init__(self, run: Run, native: snapshots.Snapshot) -> None:
-        self._run = run
+    _held = False
+
+    def __init__(self, loop: Loop, native: snapshots.Snapshot) -> None:
+        self._loop = loop
         self._native = native
+
+    def __del__(self) -> None:
+        if self._held:
+            self._loop.let(self._native._leave)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the loop. Whoever has this method, as its namespaces do, has the snapshot."""
+        return self._loop.run(work)
 
     def __repr__(self) -> str:
         return repr(self._native)
@@ -122,13 +133,15 @@ class Snapshot(OfThisProcess):
         return SnapshotNamespace(self._run, self._native.inside(given, codec))
 
     def __enter__(self) -> Self:
+        self._held = True
         self._run(self._native.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._run(self._native.__aexit__(kind, error, traceback))
+        self._run(self._native._leave())
+        self._held = False
 
 
 def read(run: Run, begin: Callable[[], Snapshot], function: Callable[[Snapshot], T], attempts: int) -> T:

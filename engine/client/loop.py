@@ -16,8 +16,8 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
-from typing import Any, Protocol, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
 
 from engine import errors
 
@@ -31,6 +31,64 @@ EXIT_SECONDS = 2.0
 """So long the end of the program waits for what a loop is just doing, which may be a codec's own."""
 
 
+class _Begun(Generic[T]):
+    """Work on a loop that another thread waits for, or gives up.
+
+    What interrupts a thread, Ctrl-C or an alarm, is raised between any two steps, also when it has just locked something.
+    So nothing here is locked by both threads in turn, as it is in what `concurrent.futures` has: who was interrupted there
+    may leave it locked, and then the loop stands still for good, for everybody. Whoever waits here does so on a lock that
+    the loop only releases, once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self._work: Coroutine[Any, Any, T] | None = work  # None: it was begun
+        self._task: asyncio.Task[T] | None = None
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        self._over = threading.Lock()
+        self._over.acquire()
+
+    def begin(self) -> None:
+        """On the loop: do it, unless it was given up."""
+        work, self._work = self._work, None
+        if work is not None:
+            self._task = self._loop.create_task(work)
+            self._task.add_done_callback(self._end)
+
+    def give_up(self) -> None:
+        """On the loop: nobody waits for it."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._task = None  # it ends where it was: what is tidied up by a thread that is interrupted may not be
+        if task.cancelled():
+            self._error = errors.UsageError("the database was closed")
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._value.append(task.result())
+        self._over.release()
+
+    def wait(self) -> None:
+        """On another thread: until it is over."""
+        self._over.acquire()
+
+    def result(self) -> T:
+        """What came of it, when it is over."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._value[0]
+        try:
+            raise error
+        finally:
+            del error  # which refers to this frame
+
+
 class Loop:
     """A thread that runs an event loop, for the calls of one database.
 
@@ -42,6 +100,7 @@ class Loop:
         self.forked: Callable[[], None] | None = None
         self.in_child = False  # of a fork, where no call was made yet, or none can be
         self._open = True
+        self._let: dict[asyncio.Task[object], None] = {}
         self._thread: threading.Thread
         self._new_locks()
         self.begin()
@@ -95,18 +154,30 @@ class Loop:
         if threading.current_thread() is self._thread:
             work.close()
             raise errors.UsageError(OWN_THREAD)
-        with self._gate:
-            if not self._open:
-                work.close()
-                raise errors.UsageError("the database was closed")
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        begun = _Begun(self.loop, work)
         try:
-            return future.result()
-        except CancelledError:
-            raise errors.UsageError("the database was closed") from None
+            with self._gate:
+                if not self._open:
+                    work.close()
+                    raise errors.UsageError("the database was closed")
+                self.loop.call_soon_threadsafe(begun.begin)
+            begun.wait()
         except BaseException:
-            future.cancel()
+            with suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(begun.give_up)
             raise
+        return begun.result()
+
+    def let(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Have it done on the loop, from any thread, and wait for nothing. It is not where the loop has ended."""
+        if self._open and not self.in_child:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._do, begin)
+
+    def _do(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        task = self.loop.create_task(begin())
+        self._let[task] = None
+        task.add_done_callback(self._let.pop)
 
     def stop(self) -> None:
         """End what is left on the loop, and the thread."""
@@ -118,7 +189,9 @@ class Loop:
             self._open = False
             if self.in_child:
                 return  # the thread and what it did are the parent's
-            ending = asyncio.run_coroutine_threadsafe(_end_tasks(), self.loop)
+            ending = _Begun(self.loop, _end_tasks())
+            self.loop.call_soon_threadsafe(ending.begin)
+        ending.wait()
         ending.result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

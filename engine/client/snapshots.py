@@ -178,9 +178,14 @@ class Snapshot(OfThisProcess):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Nobody reads it any more."""
         self._over = True
-        if self._held is not None:
-            self._held.let_go()
+        held, self._held = self._held, None
+        if held is not None:
+            held.let_go()
 
 
 async def read(begin: Callable[[], Snapshot], function: Callable[[Snapshot], Awaitable[T]], attempts: int) -> T:

@@ -41,6 +41,16 @@ entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entere
 """The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
 
 
+def enter(transaction: Transaction, task: object) -> None:
+    """This code is in its `with` from now on."""
+    entered.set((*(pair for pair in entered.get() if not pair[0].over), (transaction, task)))
+
+
+def leave(transaction: Transaction) -> None:
+    """This code is in its `with` no more."""
+    entered.set(tuple(pair for pair in entered.get() if pair[0] is not transaction))
+
+
 class Transaction:
     """One transaction; made by `Database.transaction`, used in an `async with`."""
 
@@ -77,6 +87,7 @@ class Transaction:
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
         self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at)
+        self.dropped = False  # nobody has it any more
         self._late = False  # what it only writes is locked by the commit
         self._unlocked = False  # it has written such
 
@@ -113,7 +124,7 @@ class Transaction:
 
     def holds(self, namespace: NamespaceName, keys: Iterable[bytes], *, shared: bool) -> bytes | None:
         """A key of these that nobody else can lock beside it, to read it (`shared`) or to write it; None: there is none."""
-        if self.concurrency is Concurrency.OPTIMISTIC or self.over:
+        if self.concurrency is Concurrency.OPTIMISTIC or self.over or self.dropped:
             return None
         touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
         return next((key for key in keys if key in touched and key not in reads), None)
@@ -423,6 +434,10 @@ class Transaction:
         self._unused()
         self.moment.leave()
         await self._release()
+
+    async def give_back(self) -> None:
+        """It was dropped, and nobody knows how far it came to its end: what it has locked is given back."""
+        await (self._release() if self.over else self.rollback())
 
     async def _release(self, keys: dict[_Key, None] | None = None) -> bool:
         """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more.
