@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from engine import errors
 from engine.client.codecs import Codec, CodecName, codec_of
 from engine.client.ends import StatusCall, place_of
+from engine.client.entered import enter, leave
 from engine.client.here import OfThisProcess
 from engine.client.inside import TransactionNamespace
 from engine.client.modes import Concurrency, Isolation, check_label, check_mode
@@ -27,7 +28,6 @@ from engine.client.session import Session, reached
 from engine.client.snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import enter, leave
 from engine.protocol.addresses import addresses_of
 
 T = TypeVar("T")

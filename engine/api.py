@@ -28,8 +28,9 @@ from engine.client.blocking import TransactionNamespace
 from engine.client.blocking_namespaces import BlockingNamespaces
 from engine.client.blocking_snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.codecs import Codec, CodecName
+from engine.client.entered import enter, leave
 from engine.client.here import OfThisProcess
-from engine.client.loop import Loop, immortal, iterate, opened, walked
+from engine.client.loop import Held, Loop, immortal, iterate, opened, walked
 from engine.client.modes import Concurrency
 from engine.client.namespace import PAGE_ROWS
 from engine.client.oneshot import Operation
@@ -37,7 +38,6 @@ from engine.client.running import Level, Mode, TransactionOptions, at_once, chec
 from engine.client.single import SingleKeys
 from engine.client.timing import Aged
 from engine.client.transaction import Transaction as RawTransaction
-from engine.client.transaction import enter, leave
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -180,37 +180,22 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
         return repr(self._native)
 
 
-class Transaction(OfThisProcess):
-    """A transaction: commits on a clean exit of `with`, rolls back on an exception.
-
-    One that nobody has any more is rolled back, too: whatever interrupts a thread (Ctrl-C, an alarm) may do so just before
-    the end of a `with` begins.
-    """
-
-    _ended = True  # nothing is to be ended
+class Transaction(Held):
+    """A transaction: commits on a clean exit of `with`, rolls back on an exception, and when nobody has it any more."""
 
     def __init__(self, database: Database, native: aio.Transaction) -> None:
+        super().__init__(database._loop, native._raw.drop)
         self.database = database
-        self._loop = database._loop
         self._native = native
-        self._ended = False
-
-    def __del__(self) -> None:
-        if not self._ended:
-            self._native._raw.dropped = True
-            self._loop.let(self._native._raw.give_back)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on the loop. Whoever has this method, as its namespaces do, has the transaction."""
-        return self._loop.run(work)
+        self._held = True
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             self._run(work)
         except errors.Error:
-            self._ended = self._native._raw.over
+            self._held = not self._native._raw.over
             raise
-        self._ended = True
+        self._held = False
 
     def __repr__(self) -> str:
         return repr(self._native)

@@ -12,7 +12,7 @@ from engine.client import snapshots
 from engine.client.blocking import ReadRows
 from engine.client.codecs import Codec, CodecName
 from engine.client.here import OfThisProcess
-from engine.client.loop import Loop, iterate, walked
+from engine.client.loop import Held, Loop, iterate, walked
 from engine.client.running import at_once, check_run, pause
 
 D = TypeVar("D")
@@ -80,27 +80,17 @@ class SnapshotNamespace(OfThisProcess, ReadRows[K, V]):
         return iterate(self._run, rows)
 
 
-class Snapshot(OfThisProcess):
+class Snapshot(Held):
     """The whole database as it was at one moment: when `with` was entered. It blocks nobody, and nobody blocks it.
 
     All that was acknowledged before is in it, and no transaction in part. Reading raises SnapshotLost when a node on which
     it rests has failed, and SnapshotTooOld when too much was overwritten since: begin another one, as `Database.read` does.
-    One that nobody has any more is over, too: what interrupts a thread may do so just as it begins or ends.
+    One that nobody has any more is over, too.
     """
 
-    _held = False
-
     def __init__(self, loop: Loop, native: snapshots.Snapshot) -> None:
-        self._loop = loop
+        super().__init__(loop, native._leave)
         self._native = native
-
-    def __del__(self) -> None:
-        if self._held:
-            self._loop.let(self._native._leave)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on the loop. Whoever has this method, as its namespaces do, has the snapshot."""
-        return self._loop.run(work)
 
     def __repr__(self) -> str:
         return repr(self._native)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from engine import errors
+from engine.client.here import OfThisProcess
 
 T = TypeVar("T")
 
@@ -171,11 +172,14 @@ class Loop:
     def let(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Have it done on the loop, from any thread, and wait for nothing. It is not where the loop has ended."""
         if self._open and not self.in_child:
-            with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._do, begin)
+            work = begin()
+            try:
+                self.loop.call_soon_threadsafe(self._do, work)
+            except RuntimeError:
+                work.close()
 
-    def _do(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        task = self.loop.create_task(begin())
+    def _do(self, work: Coroutine[Any, Any, object]) -> None:
+        task = self.loop.create_task(work)
         self._let[task] = None
         task.add_done_callback(self._let.pop)
 
@@ -203,6 +207,25 @@ class Loop:
             immortal(self.loop)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(EXIT_SECONDS)
+
+
+class Held(OfThisProcess):
+    """What a thread has on a loop, and ends. What nobody has any more is ended, too (`drop`): whatever interrupts a thread,
+    Ctrl-C or an alarm, may do so just before the end of a `with` begins."""
+
+    _held = False
+
+    def __init__(self, loop: Loop, drop: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._loop = loop
+        self._drop = drop
+
+    def __del__(self) -> None:
+        if self._held:
+            self._loop.let(self._drop)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it on the loop. Whoever has this method, as its namespaces do, has the whole."""
+        return self._loop.run(work)
 
 
 def immortal(thing: object) -> None:

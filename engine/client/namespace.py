@@ -6,18 +6,17 @@ first write that this is on record: of two programs that disagree the second is 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 from engine import errors
 from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, SwapCall
+from engine.client.entered import waits_for_us
 from engine.client.scans import CountCall, ScanCall
 from engine.client.session import Session
 from engine.client.timing import milliseconds, time_left
 from engine.client.together import Together
-from engine.client.transaction import entered
 from wal.ids import CODECS, NO_ERA, Era
 from wal.ids import Namespace as NamespaceName
 
@@ -163,13 +162,12 @@ class Namespace:
 
     def check_own_locks(self, keys: Iterable[bytes]) -> None:
         """Refuse a write that would wait for a transaction which waits for it."""
-        for raw, task in entered.get():
-            mine = raw.session is self.session and (task is None or task is asyncio.current_task())
-            if mine and (key := raw.holds(self.name, keys, shared=False)) is not None:
-                raise errors.UsageError(
-                    f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
-                    "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
-                )
+        if found := waits_for_us(self.session, self.name, keys, shared=False):
+            raw, key = found
+            raise errors.UsageError(
+                f"{self.name}:{key!r} is locked by transaction {raw.name}, in whose `with` this is: a write "
+                "outside it would wait for its end, in vain; write with tx.namespace(...), or after it"
+            )
 
     async def count(self, timeout: float | None = None, *, stale: bool = False, age_ms: int = -1, cut: Era = NO_ERA) -> int:
         """How many rows there are; `stale`, `age_ms`, `cut` as with `GetCall`."""

@@ -12,16 +12,16 @@ it scanned a range: when all that it writes is prepared, or it has read all, not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from engine import errors
 from engine.client.batches import STAGED_ABOVE, grown
 from engine.client.calls import Call, GetCall, LockCall, UnlockCall
 from engine.client.deciding import decide
 from engine.client.ends import CheckCall, CommitCall
+from engine.client.entered import refuse_own_locks
 from engine.client.expiring import TimesToLive
 from engine.client.keeping import UNLOCK_SECONDS, Keeper
 from engine.client.modes import Concurrency, Isolation, check_patience
@@ -37,18 +37,6 @@ from wal.ids import Namespace as NamespaceName
 T = TypeVar("T")
 NOTHING: Seen = (SKIPPED, 0, None)
 _Key = tuple[NamespaceName, bytes]
-entered: ContextVar[tuple[tuple[Transaction, object], ...]] = ContextVar("entered", default=())
-"""The transactions in whose `with` this code is, each with the task that entered it (None: a thread's own)."""
-
-
-def enter(transaction: Transaction, task: object) -> None:
-    """This code is in its `with` from now on."""
-    entered.set((*(pair for pair in entered.get() if not pair[0].over), (transaction, task)))
-
-
-def leave(transaction: Transaction) -> None:
-    """This code is in its `with` no more."""
-    entered.set(tuple(pair for pair in entered.get() if pair[0] is not transaction))
 
 
 class Transaction:
@@ -289,7 +277,7 @@ class Transaction:
             left = self._ends_at - self.session.seconds()
             wait_ms = 0 if now else max(1, min(int(min(self._lock_timeout, left) * 1000), TIMEOUT_MS_MAX))
             if not (skip or now):
-                self._refuse_own_locks(namespace, new, shared=shared)
+                refuse_own_locks(self, namespace, new, shared=shared)
             call = LockCall(self._owner, namespace, new, wait_ms, self.label, skip=skip, shared=shared, held=held)
             call.holding = len(new) > 1 or bool(self._asked_for)  # of several one may be granted elsewhere
             self._asked_for |= dict.fromkeys((namespace, key) for key in new)
@@ -333,16 +321,6 @@ class Transaction:
             if self.session.seconds() >= self._ends_at:
                 raise self._too_late() from error
             raise
-
-    def _refuse_own_locks(self, namespace: NamespaceName, keys: list[bytes], *, shared: bool) -> None:
-        """Refuse to wait for a transaction which waits for this one."""
-        for other, task in entered.get():
-            mine = other is not self and other.session is self.session and (task is None or task is asyncio.current_task())
-            if mine and (key := other.holds(namespace, keys, shared=shared)) is not None:
-                raise errors.UsageError(
-                    f"{namespace}:{key!r} is locked by transaction {other.name}, in whose `with` {self.name} is: "
-                    "it would wait for its end, in vain; join that one (pass it on), or begin this one after it"
-                )
 
     def check_open(self) -> None:
         """Raise UsageError if it is over, TransactionTimeout if its time is."""
@@ -435,9 +413,10 @@ class Transaction:
         self.moment.leave()
         await self._release()
 
-    async def give_back(self) -> None:
-        """It was dropped, and nobody knows how far it came to its end: what it has locked is given back."""
-        await (self._release() if self.over else self.rollback())
+    def drop(self) -> Coroutine[Any, Any, object]:
+        """Nobody has it any more, or knows how far it came to its end: what it has locked is to be given back."""
+        self.dropped = True
+        return self._release() if self.over else self.rollback()
 
     async def _release(self, keys: dict[_Key, None] | None = None) -> bool:
         """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more.
