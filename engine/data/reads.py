@@ -357,7 +357,7 @@ class Reads(Rule):
             for rank, (session, each) in enumerate(wanted):
                 self.desk.reply(session, reply_to(each.id, reply, rank if request.unlocked else 0))
             self._scan_over(number)
-        elif scan.waits:
+        elif scan.waits and awaited:  # else what is left is looked at once more
             probe("scan.waited_for_outcome")
             self._scans_behind.setdefault(awaited[-1], []).append(number)
         else:
