@@ -51,6 +51,7 @@ DOING = {
         "snapshots",
         "codecs",
         "deciding",
+        "entered",
         "inside",
         "keeping",
         "leases",
