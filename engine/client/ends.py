@@ -233,5 +233,8 @@ def place_of(tx_id: str) -> tuple[TxId, int]:
     except ValueError:
         at = ""
     if not at or len(tx) != 16:
-        raise errors.UsageError(f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition")
+        raise errors.UsageError(
+            f"{tx_id!r} is not a transaction id: expected 32 hex digits, '@' and a partition, as `id` has them once the "
+            "transaction has written something; one that wrote nothing has no outcome"
+        )
     return tx, number

@@ -23,8 +23,9 @@ class Holder(Protocol):
     @property
     def over(self) -> bool: ...
 
-    def holds(self, namespace: Namespace, keys: Iterable[bytes], *, shared: bool) -> bytes | None:
-        """A key of these that nobody else can lock beside it, to read it (`shared`) or to write it; None: there is none."""
+    def holds(self, namespace: Namespace, keys: Iterable[bytes] | None, *, shared: bool) -> bytes | None:
+        """A key of these (None: of all) that nobody else can lock beside it, to read it (`shared`) or to write it; None:
+        there is none."""
         ...
 
 
@@ -43,7 +44,7 @@ def leave(transaction: Holder) -> None:
 
 
 def waits_for_us(
-    session: object, namespace: Namespace, keys: Iterable[bytes], *, shared: bool, beside: Holder | None = None
+    session: object, namespace: Namespace, keys: Iterable[bytes] | None, *, shared: bool, beside: Holder | None = None
 ) -> tuple[Holder, bytes] | None:
     """A transaction of this client in whose `with` this code is, other than one, and a key of these that it holds."""
     for other, task in _entered.get():

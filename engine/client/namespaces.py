@@ -14,6 +14,7 @@ import msgspec
 
 from engine import errors
 from engine.client.calls import Call, Item, unexpected
+from engine.client.entered import waits_for_us
 from engine.client.scans import CountCall
 from engine.client.session import Session
 from engine.client.timing import check_seconds, time_left, time_to_live
@@ -337,6 +338,11 @@ class WithNamespaces:
         """Delete a namespace with all that is in it; it is gone on every copy when this returns, and may be begun anew.
 
         Meanwhile nobody reads or writes it: that is refused as a UsageError. A transaction that holds something of it is
-        waited for. Raises UsageError if there is none of that name.
+        waited for. Raises UsageError if there is none of that name, or if this is in the `with` of such a transaction.
         """
+        if found := waits_for_us(self.session, name, None, shared=False):
+            raise errors.UsageError(
+                f"{name}:{found[1]!r} is locked by transaction {found[0].name}, in whose `with` this is: to drop the "
+                "namespace is to wait for its end, in vain; do it after that"
+            )
         await drop(self.session, name, timeout)

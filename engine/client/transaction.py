@@ -110,12 +110,12 @@ class Transaction:
         if self.tx is not self._owner:
             self.session.router.identity.give_up(self.tx)
 
-    def holds(self, namespace: NamespaceName, keys: Iterable[bytes], *, shared: bool) -> bytes | None:
-        """A key of these that nobody else can lock beside it, to read it (`shared`) or to write it; None: there is none."""
+    def holds(self, namespace: NamespaceName, keys: Iterable[bytes] | None, *, shared: bool) -> bytes | None:
+        """A key of these (None: of all) that nobody else can lock beside it, to read it (`shared`) or to write it."""
         if self.concurrency is Concurrency.OPTIMISTIC or self.over or self.dropped:
             return None
         touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
-        return next((key for key in keys if key in touched and key not in reads), None)
+        return next((key for key in (touched if keys is None else keys) if key in touched and key not in reads), None)
 
     def lock_late(self) -> None:
         """Whoever runs it runs it again if it comes to nothing: so what it only writes is locked by its commit, which is

@@ -51,6 +51,19 @@ def test_its_ttl_is_for_what_is_put_without_one(db: engine.Database, fresh: Call
     assert sessions.expires_at("as-it-says-now") is None
 
 
+def test_who_has_locked_something_of_a_namespace_is_not_left_waiting_for_himself_by_dropping_it(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "node") as db:
+        ns = db.namespace("ours")
+        ns[b"k"] = b"v"
+        with db.transaction() as tx:
+            tx.namespace(ns).get(b"k")
+            with pytest.raises(engine.UsageError, match="in whose `with` this is: to drop the namespace is to wait"):
+                db.drop_namespace("ours")
+        assert dict(ns) == {b"k": b"v"}
+        db.drop_namespace("ours")
+        assert not ns
+
+
 def test_a_dropped_namespace_is_gone_and_may_begin_anew(db: engine.Database, fresh: Callable[[], str]) -> None:
     name = fresh()
     doomed = db.namespace(name, codec="str")
