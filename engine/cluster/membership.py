@@ -397,7 +397,7 @@ class Membership(Rule):
             return True
         if intent.can_wait and self.steps.coming:
             return True
-        if intent.can_wait and self.handovers.take(intent.handover):
+        if intent.can_wait and (self.handovers.take(intent.handover) or self.steps.fills(intent.handover)):
             return True
         if intent.can_wait and core.now < self._rest_until:
             return True

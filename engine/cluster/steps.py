@@ -238,6 +238,19 @@ class Steps(Rule):
             return False
         return not self.caught_up and self.moving > 0
 
+    def fills(self, numbers: Sequence[int]) -> bool:
+        """Whether copies of some of these partitions are still to count, and something changed in the last half a minute: a
+        step can move their primaries when they do."""
+        topology, exchange = self.core.topology, self.exchange
+        assert topology is not None
+        lately = self.core.now < max(self._switched_at, self._stepped_at) + HANDOVER_WAITS_MS * MS
+        return (
+            exchange.standing is not None
+            and exchange.all_hand_over
+            and lately
+            and any(len(p.in_sync) < len(p.owners) for p in map(topology.placements.__getitem__, numbers))
+        )
+
     @property
     def complete(self) -> bool:
         """Whether all copies that are not in sync are vouched for: nobody else comes."""

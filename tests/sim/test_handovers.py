@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from engine.cluster.attempt import Intent
 from engine.messages import Promise
 from rebalance.steps import Step
 from tests.sim.machine import Machine
@@ -99,6 +100,38 @@ def test_not_all_that_moves_stops_together() -> None:
         stage.wait(2_000)
         steps = [count for count in moved if count]
         assert sum(steps[-2:]) > 128 >= max(steps[-2:]), f"primaries moved by steps: {steps}"
+
+
+def test_a_primary_stays_where_it_is_while_another_copy_is_filled_and_nobody_stops_for_it() -> None:
+    """n2 is whole and partition 1 is to move to it; n3, which was away as well, takes ten seconds more to be filled."""
+    with Stage(None) as stage:
+        stage.put(key(1), b"first")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(1), b"second")
+        held = stage.lose("supply", receiver="n3")
+        stage.start("n3")
+        stage.until(lambda: held.caught > 0, "n3 is to be filled")
+        stage.power_cut("n2")
+        stage.left_out("n2")
+        stage.start("n2")
+        n1 = stage["n1"].node
+        assert n1 is not None
+        stage.until(lambda: "n2" in n1.core.local[1].placement.in_sync, "n2 is whole")
+        reasons: list[str] = []
+
+        def begin(original: Callable[..., None], intent: Intent) -> None:
+            reasons.append(intent.reason)
+            original(intent)
+
+        around(n1.exchange, "begin", begin)
+        stage.wait(10_000)
+        assert not stage.primary(1, "n2")
+        stage.end(held)
+        stage.until(lambda: stage.primary(1, "n2"), "n2 is primary of partition 1 again")
+        assert not reasons, "everybody stopped for what a step could do a little later"
+        assert stage.get(key(1)) == b"second"
+        stage.curtain()
 
 
 def test_a_step_is_told_although_a_primary_does_not_say_that_it_has_drained() -> None:
