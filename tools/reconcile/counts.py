@@ -25,6 +25,7 @@ class Counts(msgspec.Struct):
     copies: int = 0
     copies_known: int = 0
     alone: int = 0  # fragments with one copy only: read, and compared with nothing
+    single: int = 0  # of these, such as are to have no other
     lost: list[int] = []  # partitions that no in-sync copy is left of
     unsettled_keys: int = 0
     stale_keys: int = 0  # of these, keys that cannot be on their way any more
@@ -48,6 +49,7 @@ class Counts(msgspec.Struct):
         self.copies_known += other.copies_known
         self.lost += other.lost
         self.alone += other.alone
+        self.single += other.single
         self.unsettled_keys += other.unsettled_keys
         self.stale_keys += other.stale_keys
         self.unsettled_gaps += other.unsettled_gaps

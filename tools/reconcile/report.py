@@ -85,7 +85,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The whole in one object. `findings` counts all of them, by kind; `kept` are those in the report.
 
     `only` are the partitions that were compared, if that was not all of them. `by_digest` are fragments whose rows were not
-    read, because all copies' digests agree, which is what `level` allows.
+    read, because all copies' digests agree, which is what `level` allows. `alone` are fragments that were compared with
+    nothing, because one copy is here; `single` those of them that are to have no other.
     """
 
     format: int = FORMAT
@@ -112,6 +113,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     only: list[int] = []
     by_digest: int = 0
     level: Level = Level.ROWS
+    single: int = 0
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -209,6 +211,10 @@ def _unequal(cut: Mapping[Fragment, int], sums: Sequence[PartSum]) -> Iterator[F
             yield contents_mismatch(name, node, parts[0].written, found)
 
 
+def _fragments(counts: Counts) -> int:
+    return sum(tally.fragments for tally in counts.namespaces.values())
+
+
 def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:
     """The verdict, and what it rests on; `kept` findings are in the report."""
     incomplete = _incomplete(plan, counts)
@@ -232,7 +238,7 @@ def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:
             )
             for s in plan.surveys
         ],
-        fragments=sum(t.fragments for t in counts.namespaces.values()),
+        fragments=_fragments(counts),
         copies=counts.copies,
         keys=sum(t.keys for t in counts.namespaces.values()),
         alone=counts.alone,
@@ -254,6 +260,7 @@ def _summary(plan: Plan, counts: Counts, *, kept: int) -> Summary:
         only=plan.only,
         by_digest=counts.by_digest,
         level=plan.level,
+        single=counts.single,
     )
 
 
@@ -292,8 +299,8 @@ def _incomplete(plan: Plan, counts: Counts) -> list[str]:
             f"{counts.unseen} buckets have to be seen, and were not: `reconcile rows DIR --buckets FILE` on each host, "
             "then check with what it writes as well"
         )
-    if counts.alone:
-        reasons.append(f"{counts.alone} fragments have one copy here: it was read, and compared with nothing")
+    if alone := counts.alone if counts.alone == _fragments(counts) else counts.alone - counts.single:
+        reasons.append(f"{alone} fragments have one copy here: it was read, and compared with nothing")
     reasons += [
         f"node {node} is in sync for {partitions} partitions, and no directory of it was read for them"
         for node, partitions in sorted(counts.absent.items())
@@ -330,6 +337,8 @@ def facts_of(summary: Summary) -> Iterator[str]:
         yield f"unsettled keys={unsettled.keys} gaps={unsettled.gaps} transactions={unsettled.transactions}"
     for apart in summary.apart:
         yield f"apart node={apart.node} state={apart.state} fragments={apart.fragments} behind={apart.behind}"
+    if summary.single:
+        yield f"single fragments={summary.single}: they are to have one copy, which was read, and compared with nothing"
     for reason in summary.incomplete:
         yield f"incomplete {reason}"
     total = sum(summary.findings.values())

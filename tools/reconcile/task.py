@@ -192,7 +192,9 @@ class Task(ABC, Generic[S]):
             tally.keys += found.keys
             tally.findings += len(found.findings) + sum(name in s.unequal for s in compared)
             counts.copies += len(copies)
-            counts.alone += len(copies) == 1
+            if len(copies) == 1:
+                counts.alone += 1
+                counts.single += self.topology is not None and self.topology.group_of(name[1]).places == 1
             counts.unsettled_keys += found.unsettled_keys
             counts.stale_keys += found.stale_keys
             counts.unsettled_gaps += found.unsettled_gaps

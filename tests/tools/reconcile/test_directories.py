@@ -15,9 +15,19 @@ from typer.testing import CliRunner, Result
 import engine.aio
 from engine.errors import UsageError
 from engine.offline.directory import read_directory
+from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE
 from tests.support.damages import DAMAGES, HARMLESS
-from tests.support.directories import copies, cut_in_half, flip, lose_the_log, replace, zero_last_blocks
+from tests.support.directories import (
+    SEGMENT_BYTES,
+    build,
+    copies,
+    cut_in_half,
+    flip,
+    lose_the_log,
+    replace,
+    zero_last_blocks,
+)
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.reconciled import IN_DOUBT, fragment_of
 from tools.reconcile import check
@@ -172,6 +182,25 @@ def test_a_report_says_how_much_of_how_much_was_compared(stopped: list[Path], tm
     one = run(*stopped[:1])
     assert one.exit_code == 3
     assert f"incomplete {fragments} fragments have one copy here: it was read, and compared with nothing" in one.stdout
+
+
+def test_what_is_to_have_one_copy_makes_no_answer_incomplete(tmp_path: Path) -> None:
+    """A namespace without backups: its rows are read, and nobody is missed who should have them as well."""
+
+    async def write(database: engine.aio.Database) -> None:
+        await database.namespace("acc").put_many({b"k%d" % at: b"twice" for at in range(50)})
+        await database.create_namespace("thumbnails", backups=0)
+        await database.namespace("thumbnails").put_many({b"t%d" % at: b"value of t%d." % at for at in range(50)})
+
+    directories = build(tmp_path, write, settings=Settings(partitions=4, wal_segment_bytes=SEGMENT_BYTES), stop=True)
+    result = run(*directories)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "single fragments=4: they are to have one copy, which was read, and compared with nothing" in result.stdout
+    some = run(*directories[:1])
+    assert some.exit_code == 3
+    assert "fragments have one copy here: it was read, and compared with nothing" in some.stdout
+    assert any(flip(directory, b"value of t7.") for directory in directories)
+    assert [f.kind for f in check([str(path) for path in directories]).decoded()] == ["UNREADABLE"], "nobody else has it"
 
 
 def test_damage_below_the_checkpoint_is_told_and_the_copies_are_compared(stopped: list[Path], tmp_path: Path) -> None:
