@@ -146,7 +146,7 @@ class Replication(Rule):
         elif not (counts or batch.waiting):
             self._count(batch)
         if batch.counts and not (batch.waiting or batch.lagging):
-            self._batches.pop(batch.sequence, None)  # its MOVING copy was given up
+            self._batches.pop(batch.sequence, None)  # there is nobody to whom it would be said again
 
     def _work_out(self, batch: Batch) -> Iterator[int]:
         """Work out what a batch writes, while its copies do the same; then it counts as soon as they have answered."""
@@ -189,18 +189,19 @@ class Replication(Rule):
         batch.bytes = size_of(batch.records)
         for node in list(batch.lagging):
             backlog = self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
-            if backlog > self.core.settings.backlog_bytes_max:
+            if backlog > max(self.core.settings.backlog_bytes_max, batch.bytes):
                 probe("replication.backlog_dropped")
-                self._drop_backlog(node)
+                self._drop_backlog(node, batch)
 
-    def _drop_backlog(self, node: NodeId) -> None:
-        """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest."""
+    def _drop_backlog(self, node: NodeId, last: Batch) -> None:
+        """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest, but for what is
+        said now. So one that lacks nothing else gets that, however large it is."""
         behind = chain.from_iterable(batches.values() for batches in self._lagging.get(node, {}).values())
-        for batch in list({b.sequence: b for b in behind}.values()):
+        for batch in list({b.sequence: b for b in behind if b is not last}.values()):
             self._not_lagging(batch, node)
             if batch.counts and not batch.lagging:
                 self._batches.pop(batch.sequence, None)
-        self._backlog[node] = 0
+        self._backlog[node] = last.bytes
 
     def on_replicated(self, sender: NodeId, message: Replicated) -> None:
         """A copy has batches on its disk; an answer given in an older version is as true as it was."""

@@ -92,3 +92,27 @@ def test_what_lies_beyond_a_gap_comes_to_a_copy_in_pieces() -> None:
 def _ranges(machine: Machine) -> tuple[tuple[int, int], ...]:
     """What a copy has beyond its gap."""
     return machine.node.core.replica.fragment((NAMESPACE, 1)).counter.ranges if machine.node is not None else ()
+
+
+def test_a_copy_that_is_filled_gets_a_batch_that_is_larger_than_what_is_kept_for_it() -> None:
+    """It lacks nothing else, and need not be filled once more while the next one comes (seed 600062)."""
+    with Stage(None, settings=msgspec.structs.replace(SETTINGS, backlog_bytes_max=1 << 10)) as stage:
+        stage.put(key(1), b"first")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(1), b"second")
+        supply = stage.lose("supply", receiver="n3")
+        stage.start("n3")
+        stage.until(lambda: supply.caught > 0, "n3 is to be filled")
+        lost = stage.lose("replicate", receiver="n3")
+        stage.put(key(1), bytes(4 << 10))
+        stage.end(supply)
+        n3 = stage["n3"].node
+        assert n3 is not None
+        stage.until(lambda: n3.core.replica.fragment((NAMESPACE, 1)).counter.lwm == 2, "n3 has what it asked for")
+        asks = stage.lose("demand", "n3")
+        stage.end(lost)
+        stage.until(lambda: n3.core.replica.fragment((NAMESPACE, 1)).counter.lwm == 3, "and what was written meanwhile")
+        assert asks.caught == 0, "it has asked for nothing again"
+        stage.end(asks)
+        stage.curtain()
