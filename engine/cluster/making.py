@@ -75,7 +75,8 @@ class Making:
         """Log that this is accepted, as it was proposed."""
         core, step = self.core, encode_step(message.step) if message.step is not None else b""
         core.vote(r.Accepted(message.after, message.ballot, b"" if step else encoded, step, message.map_hash))
-        core.replica.maps.know_accepted(step, encoded)
+        if step:
+            core.replica.maps.know_accepted(step, encoded)
 
     def know(self, made: Made) -> None:
         """This node has worked it out itself."""

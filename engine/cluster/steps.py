@@ -239,8 +239,8 @@ class Steps(Rule):
         return not self.caught_up and self.moving > 0
 
     def fills(self, numbers: Sequence[int]) -> bool:
-        """Whether copies of some of these partitions are still to count, and something changed in the last half a minute: a
-        step can move their primaries when they do."""
+        """Whether copies of some of these partitions are being filled, and something changed in the last half a minute: a
+        step can move their primaries when they count. What is filled, and is taken in by no step, waits for nothing."""
         topology, exchange = self.core.topology, self.exchange
         assert topology is not None
         lately = self.core.now < max(self._switched_at, self._stepped_at) + HANDOVER_WAITS_MS * MS
@@ -248,6 +248,7 @@ class Steps(Rule):
             exchange.standing is not None
             and exchange.all_hand_over
             and lately
+            and not self.caught_up
             and any(len(p.in_sync) < len(p.owners) for p in map(topology.placements.__getitem__, numbers))
         )
 
