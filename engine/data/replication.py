@@ -194,8 +194,7 @@ class Replication(Rule):
                 self._drop_backlog(node, batch)
 
     def _drop_backlog(self, node: NodeId, last: Batch) -> None:
-        """A MOVING copy is too far behind to be kept supplied from memory: the log will give it the rest, but for what is
-        said now. So one that lacks nothing else gets that, however large it is."""
+        """A MOVING copy is too far behind: the log will give it all but the last, which it gets, however large that is."""
         behind = chain.from_iterable(batches.values() for batches in self._lagging.get(node, {}).values())
         for batch in list({b.sequence: b for b in behind if b is not last}.values()):
             self._not_lagging(batch, node)
