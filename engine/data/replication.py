@@ -186,21 +186,22 @@ class Replication(Rule):
         self._backlog[node] = max(0, self._backlog.get(node, 0) - batch.bytes)
 
     def _count_backlog(self, batch: Batch) -> None:
-        batch.bytes = size_of(batch.records)
+        size, most = size_of(batch.records), self.core.settings.backlog_bytes_max
+        batch.bytes = size if size <= most else 0  # one that could be kept with no other does not count
         for node in list(batch.lagging):
-            backlog = self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
-            if backlog > max(self.core.settings.backlog_bytes_max, batch.bytes):
+            self._backlog[node] = self._backlog.get(node, 0) + batch.bytes
+            if max(self._backlog[node], size) > most:
                 probe("replication.backlog_dropped")
-                self._drop_backlog(node, batch)
+                self._drop_backlog(node, kept=batch if size > most else None)
 
-    def _drop_backlog(self, node: NodeId, last: Batch) -> None:
-        """A MOVING copy is too far behind: the log will give it all but the last, which it gets, however large that is."""
-        behind = chain.from_iterable(batches.values() for batches in self._lagging.get(node, {}).values())
-        for batch in list({b.sequence: b for b in behind if b is not last}.values()):
+    def _drop_backlog(self, node: NodeId, kept: Batch | None) -> None:
+        """A MOVING copy is too far behind to be kept supplied from memory: the log gives it the rest."""
+        batches = chain.from_iterable(behind.values() for behind in self._lagging.get(node, {}).values())
+        for batch in list({b.sequence: b for b in batches if b is not kept}.values()):
             self._not_lagging(batch, node)
             if batch.counts and not batch.lagging:
                 self._batches.pop(batch.sequence, None)
-        self._backlog[node] = last.bytes
+        self._backlog[node] = 0
 
     def on_replicated(self, sender: NodeId, message: Replicated) -> None:
         """A copy has batches on its disk; an answer given in an older version is as true as it was."""
@@ -401,8 +402,7 @@ class Replication(Rule):
                     probe("replicate.copy_was_let_go")
                     gone += 1
                     continue
-                known = started.get(partition)
-                if known is None:
+                if (known := started.get(partition)) is None:
                     known = core.replica.partition(partition).epoch
                 if local.role is Role.BACKUP and epoch == known == local.epoch:
                     continue
