@@ -19,6 +19,14 @@ AT_ONCE = 2_048
 OF_WORK = 128
 """So many partitions of two maps are as much work to compare as one that is placed."""
 
+SHORT = 4
+"""Where more than this part of all partitions is placed elsewhere, a map is read as fast as a whole."""
+
+
+def is_short(step: Step, topology: Topology) -> bool:
+    """Whether it is worth to tell a map so."""
+    return len(step.placements) * SHORT <= len(topology.placements)
+
 
 def makes_a_map(old: Topology, map_hash: int, step: Step) -> bool:
     """Whether that is what a full exchange changes of this very map: a map comes of it, and a later one."""

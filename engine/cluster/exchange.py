@@ -56,7 +56,7 @@ from engine.turn.core import Core
 from engine.turn.letting_go import let_go
 from rebalance import table as topologies
 from rebalance.anew import Anew
-from rebalance.differing import differing
+from rebalance.differing import differing, is_short
 from rebalance.lives import disk_of, may_vote
 from rebalance.plan import planning
 from rebalance.ports import MS
@@ -334,7 +334,7 @@ class Exchange(Rule):
             return  # nor may a new baseline be one whose majority is not here
         for note in plan.notes:
             self.core.note(note)
-        if step is not None:
+        if step is not None and is_short(step, plan.topology):
             attempt.step = step
             self.making.know(Made(step, encode_step(step), plan.topology, encoded))
         attempt.proposed = encoded

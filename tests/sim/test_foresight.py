@@ -15,7 +15,7 @@ from engine.protocol.requests import GetTable, Table
 from engine.state.maps import Maps
 from engine.turn.events import Asked, Received
 from engine.turn.settings import Settings
-from rebalance import placing
+from rebalance import differing, placing
 from rebalance import table as topologies
 from rebalance.partition import LocalPartition, Role
 from rebalance.placing import Placed
@@ -50,6 +50,7 @@ def _formed(partitions: int, *, costs: Modelled | None = None) -> Iterator[tuple
 @pytest.fixture
 def _every_map_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foresight, "LARGE_MAP", 0)
+    monkeypatch.setattr(differing, "SHORT", 1)
     monkeypatch.setattr(placing, "AT_ONCE", 3)
 
 
