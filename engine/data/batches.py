@@ -120,15 +120,6 @@ def pieces_again(
             yield [operation], receivers, dict.fromkeys(acked), False, True, False
 
 
-def others_are_awaited(batches: Mapping[int, Batch], sender: NodeId, sequences: Iterable[int]) -> bool:
-    """Whether nothing comes of what a copy answers before others have answered, too: of each batch that is still here."""
-    for sequence in sequences:
-        batch = batches.get(sequence)
-        if batch is not None and (batch.counts or len(batch.waiting) < 2 or sender not in batch.waiting):
-            return False
-    return True
-
-
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
     """The copies that are waited for since before `limit`, in batches, oldest first."""
     found: dict[NodeId, None] = {}

@@ -84,7 +84,7 @@ class Reads(Rule):
         self.desk = admission.desk
         self.admission = admission
         self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
-        self.rounds: dict[int, _Round] = {}
+        self._rounds: dict[int, _Round] = {}
         self._sequence = core.run << 40
         self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
@@ -245,7 +245,7 @@ class Reads(Rule):
         core = self.core
         for key, then in self._turn.items():
             self._sequence += 1
-            asked = self.rounds[self._sequence] = _Round(key, then)
+            asked = self._rounds[self._sequence] = _Round(key, then)
             asked.asked_at = asked.since = core.now
             core.send_early(key[0], self._question(self._sequence, asked))
             wake = core.now + core.settings.retransmit_ms * MS
@@ -395,24 +395,24 @@ class Reads(Rule):
 
     def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
         """A copy has not left it."""
-        asked = self.rounds.get(message.sequence) if message.version == self.core.fence else None
+        asked = self._rounds.get(message.sequence) if message.version == self.core.fence else None
         if asked is None:
             return
         asked.waiting.pop(sender, None)
         if not asked.waiting:
-            del self.rounds[message.sequence]
+            del self._rounds[message.sequence]
             for _, _, then in asked.then:
                 then()
 
     def switch(self, _: NewMap) -> None:
         """A new topology: every read that was not answered must be asked again."""
         now = self.core.now
-        again = [(session, request, asked.since) for asked in self.rounds.values() for session, request, _ in asked.then]
+        again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
         again.extend((session, request, now) for then in self._turn.values() for session, request, _ in then)
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
         again.extend(waiting for _, asked in self._scans.values() for waiting in asked)
         again.extend(waiting for asked in self._alike.values() for waiting in asked)
-        self.rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
+        self._rounds, self._turn, self._behind, self._scans = {}, {}, {}, {}
         self._scans_behind, self._alike, self._current, self._wondering = {}, {}, {}, {}
         for _times in range(len(self._of_a_later_map)):
             self.on_confirm(*self._of_a_later_map.popleft())
@@ -432,7 +432,7 @@ class Reads(Rule):
         core = self.core
         after = core.settings.retransmit_ms * MS
         self.alarm.off()
-        for sequence, asked in self.rounds.items():
+        for sequence, asked in self._rounds.items():
             if self.alarm.is_due(asked.asked_at + after, core.now):
                 asked.asked_at = core.now
                 core.send(tuple(asked.waiting), self._question(sequence, asked))

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Again, Batch, lags_ms_in, others_are_awaited, patience_of, pieces_again, regroup, stalled_in
+from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
 from engine.data.sizes import answers_of, batches_of_one_turn, size_of
@@ -65,7 +65,6 @@ class Replication(Rule):
         self._coming: dict[tuple[NodeId, int], None] = {}  # large batches of others that are being worked out
         self._early, self._of_a_later_map = Early(), Early()
         self._batches: dict[int, Batch] = {}
-        self.awaits_others = partial(others_are_awaited, self._batches)
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it

@@ -1,8 +1,7 @@
 """The doing half with an event loop and threads: it brings events to the node, and does what `engine.host.duties` asks.
 
 A turn takes everything that arrived while the last one was paid, so group commit needs no tuning: the longer the disk
-takes, the more there is to write at once. Nor is one begun for the first answer of several that a batch waits for: it is
-taken with whatever comes next. The log is written in this thread: nothing else of the node could go on in the
+takes, the more there is to write at once. The log is written in this thread: nothing else of the node could go on in the
 meantime (no turn begins before the last one is paid), and handing each block to another thread and back costs more than
 it saves. Checkpoints, history, the next segment's file and the removal of old ones are for the background.
 
@@ -76,7 +75,7 @@ class Driver:
         """Something happened; `weight` is how many bytes came with it."""
         self._events.append(event)
         self._weights.append(weight)
-        if not self._scheduled and (len(self._events) > 1 or not self.node.can_wait(event)):
+        if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._turn)
 

@@ -14,7 +14,9 @@ from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
 from engine.messages import KINDS as MESSAGES
-from engine.messages import Confirmed, Message, Replicated
+from engine.messages import (
+    Message,
+)
 from engine.messages.cluster import ToExchange, ToSteps
 from engine.node.admin import Administration
 from engine.node.machines import Machines
@@ -188,20 +190,6 @@ class Node(Machines):
         busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
-
-    def can_wait(self, event: Event) -> bool:
-        """Whether something that happened, and nothing else did, may be taken with what happens next: it is the answer of
-        one copy where others are awaited. That is soon, if not with theirs: heartbeats are said several times a second.
-        """
-        if not isinstance(event, Received):
-            return False
-        message = event.message
-        if isinstance(message, Replicated):
-            return self.replication.awaits_others(event.sender, message.sequences)
-        if isinstance(message, Confirmed):
-            asked = self.reads.rounds.get(message.sequence)
-            return asked is None or len(asked.waiting) > 1
-        return False
 
     def _hear_itself(self) -> None:
         """Take what this node has told itself in this turn, in order; of very much the rest is for the next."""

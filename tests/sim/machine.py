@@ -264,13 +264,8 @@ class Machine:
         if not self.up:
             return
         self._inbox.append(event)
-        if self._unpaid is None and not self.paused and not self._can_wait():
+        if self._unpaid is None and not self.paused:
             self._turn()
-
-    def _can_wait(self) -> bool:
-        """As with a driver: what came alone may be taken with what comes next."""
-        assert self.node is not None
-        return len(self._inbox) == 1 and self.node.can_wait(self._inbox[0])
 
     def new_session(self, answer: Callable[[object], None]) -> SessionId:
         """A client connected; its replies go to `answer`."""
@@ -371,7 +366,7 @@ class Machine:
             back, self._back = self._back, []
             for fibre in back:
                 self._returned(boot, fibre)
-        if self.up and self._inbox and self._unpaid is None and not self.paused and not self._can_wait():
+        if self.up and self._inbox and self._unpaid is None and not self.paused:
             self._turn()
 
     def _pay(self, effects: Effects, now: int) -> None:

@@ -438,31 +438,3 @@ def test_what_a_copy_takes_in_a_turn_is_counted_by_its_keys() -> None:
         assert work_of(prepare) == 2 + (16 << 20) // BYTES_OF_WORK, "it is logged, and is more than a turn has room for"
     assert work_of(r.Stable(0, 1, [(f"n{number}", 1) for number in range(256)])) == 2 + 256
     assert work_of(r.EpochStart(0, 2, [(f"n{number}", 1) for number in range(256)])) == 2 + 256 * EPOCH_WORK
-
-
-def test_of_two_copies_that_are_awaited_the_first_answer_may_be_taken_later() -> None:
-    primary = Primary()
-    primary.local.receivers = (("n2", "n3"), ())
-    first, second = Noted(0), Noted(1)
-    primary.ship(first)
-    primary.ship(second)
-    (_, one), (_, other) = primary.sent()
-    awaits = primary.replication.awaits_others
-    assert awaits("n2", [one.sequence])
-    assert awaits("n2", [one.sequence, other.sequence])
-    assert awaits("n2", [other.sequence + 1]), "nobody knows of it any more"
-    assert not awaits("n4", [one.sequence]), "it was not asked"
-    primary.answer("n2", one)
-    assert not awaits("n3", [one.sequence]), "it counts by that"
-    assert not awaits("n3", [other.sequence, one.sequence])
-    primary.answer("n3", one)
-    assert (first.counts, second.counts) == (True, False)
-
-
-def test_the_answer_of_a_copy_that_is_moving_is_taken_at_once() -> None:
-    primary = Primary()
-    primary.local.receivers = (("n2", "n4"), ("n3",))
-    primary.ship(Noted(0))
-    ((_, said),) = primary.sent()
-    assert primary.replication.awaits_others("n2", [said.sequence])
-    assert not primary.replication.awaits_others("n3", [said.sequence]), "it is supplied as it answers"

@@ -107,27 +107,11 @@ class _Turns(Driver):
 
     def __init__(self, loop: _Loop) -> None:
         nothing: Any = SimpleNamespace(log=None, write_checkpoint=None)
-        node: Any = SimpleNamespace(can_wait=lambda event: event == "an answer")
-        super().__init__(cast("Any", loop), nothing, node, note=print)
+        super().__init__(cast("Any", loop), nothing, cast("Any", None), note=print)
         self.turns = 0
 
     def _pay(self) -> None:
         self.turns += 1
-
-
-def test_what_can_wait_is_taken_with_what_comes_next() -> None:
-    loop = _Loop()
-    driver = _Turns(loop)
-    driver.inbox(cast("Any", "an answer"))
-    assert not loop.soon, "others are awaited"
-    driver.inbox(cast("Any", "an answer"))
-    assert len(loop.soon) == 1, "it may be the last: that is for the node to say"
-    assert len(driver._take_events()) == 2
-    loop.soon.clear()
-    driver._scheduled = False
-    driver.inbox(cast("Any", "a request"))
-    driver.inbox(cast("Any", "an answer"))
-    assert len(loop.soon) == 1
 
 
 def test_a_turn_is_not_taken_before_it_is_due_by_a_loop_that_rounds_to_ms() -> None:
