@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.differing import AT_ONCE, differing, makes_a_map
+from rebalance.differing import AT_ONCE, differing, is_short, makes_a_map
 from rebalance.plan import first_topology
 from rebalance.ports import all_of
 from rebalance.steps import Step, decode_step, encode_step, fits, rebuilt, stepped
@@ -59,6 +59,14 @@ def test_it_says_of_partitions_only_what_is_different() -> None:
         number for number, placed in enumerate(old.placements) if "n4" in placed.owners
     ]
     assert len(encode_step(_told(old, msgspec.structs.replace(old, version=new.version)))) < 1_000 < len(encode(new)) / 50
+
+
+def test_what_changes_most_is_told_as_a_whole() -> None:
+    old = _first()
+    step = _told(old, _without_n4(old, []))
+    assert len(step.placements) == 8
+    assert not is_short(step, old)
+    assert is_short(msgspec.structs.replace(step, placements=step.placements[:4]), old)
 
 
 def test_it_is_found_in_pieces() -> None:
