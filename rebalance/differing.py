@@ -18,9 +18,8 @@ from rebalance.table import Placement, Topology
 AT_ONCE = 2_048
 OF_WORK = 128
 """So many partitions of two maps are as much work to compare as one that is placed."""
-
 SHORT = 4
-"""Where more than this part of all partitions is placed elsewhere, a map is read as fast as a whole."""
+"""Where more than one partition in so many is placed elsewhere, a map is read as fast as a whole."""
 
 
 def is_short(step: Step, topology: Topology) -> bool:

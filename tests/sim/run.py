@@ -68,7 +68,7 @@ PIECES_SHARE, LITTLE_STAGED = 0.35, 64
 transaction writes in one partition is several."""
 LARGE_MAP_SHARE = 0.3
 """The share of the seeds of few partitions in which maps are treated as those of very many are: read in pieces before they
-are taken, and told and logged as what they change."""
+are taken, and told and logged as what they change, if that is little."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
