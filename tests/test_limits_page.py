@@ -11,7 +11,7 @@ import pytest
 import engine
 from engine.cluster.namespaces import GROUPS_MAX
 from engine.data.sessions import SESSIONS_MAX
-from engine.host.transport import CLIENTS_MAX
+from engine.host.sockets import CLIENTS_MAX
 from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
 from engine.turn.desk import PARKED_BYTES_MAX
 from engine.turn.settings import Settings

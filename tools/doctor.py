@@ -10,7 +10,6 @@ import ctypes
 import os
 import platform
 import re
-import resource
 import shutil
 import socket
 import statistics
@@ -26,6 +25,7 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
+from engine.host.sockets import files_obtainable
 from engine.protocol.addresses import split_address
 from engine.turn.settings import Settings
 from tools.reconcile.session import find_java
@@ -156,7 +156,7 @@ def examine(data: Path, listen: str) -> Iterator[Finding]:
     kind, rotates = _file_system(data)
     yield judge_sync(_syncs(data), kind=kind, rotates=rotates)
     yield judge_space(shutil.disk_usage(data).free, Settings().wal_total_bytes)
-    yield judge_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield judge_files(files_obtainable())
     memory = _memory()
     yield from judge_memory(memory.get("MemAvailable", 0), memory.get("SwapTotal", 0))
     yield judge_clock(_clock_state())

@@ -19,6 +19,7 @@ import uvloop
 from engine.errors import Error, UsageError
 from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
+from engine.host.sockets import take_all_files
 from engine.turn.turns import collect_nothing
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, too_full, wait_for
@@ -96,6 +97,7 @@ app.command()(start)
 
 async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: MakeDisk = DirectoryDisk) -> None:
     """Run one node until it stops, or is told to by a signal. `disk` holds its log. Raises what stopped it."""
+    take_all_files()
     server = await Server.start(config, disk=disk)
     loop = asyncio.get_running_loop()
     told_before: list[str] = []

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from engine.errors import ProtocolError
-from engine.host.sockets import address_of, keep_alive
+from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
 from engine.messages import Message, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
@@ -37,7 +37,6 @@ from wal.ids import NAME, NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20
 CLIENT_BACKLOG_BYTES_MAX = 128 << 20
-CLIENTS_MAX = 4_000
 
 PEER = "peer"
 BEAT = "beat"  # a peer whose loop is busy
@@ -62,6 +61,8 @@ class _Incoming(asyncio.Protocol):
         keep_alive(transport)
         self.owner.incoming[self] = None
         self._patience = self.owner.loop.call_later(HELLO_SECONDS, transport.close)
+        if len(self.owner.incoming) - len(self.owner.sessions) > self.owner.crowd.others:
+            self._refuse(self.owner.crowd.too_many_others)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -111,7 +112,7 @@ class _Incoming(asyncio.Protocol):
             elif self.peer is None:
                 self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
             if not self.owner.ends:
-                self.owner.note(f"a connection was refused: {reason}")
+                self.owner.complain(f"a connection was refused: {reason}")
             self.socket.close()
 
     def look(self) -> None:
@@ -299,7 +300,9 @@ class Transport:
         self.sessions: dict[SessionId, _Incoming] = {}
         self.links: dict[Address, _Link] = {}
         self.links_by_node: dict[NodeId, _Link] = {}
+        self.crowd = crowd_of(files_max())
         self._last_session = 0
+        self.complain = Complaints(loop, note)
         self.ends = False
         self._server: asyncio.Server | None = None
         self._timer = loop.call_later(LOOK_SECONDS, self._look)
@@ -335,8 +338,8 @@ class Transport:
         if self.ends:
             return f"{self.identity.node} ends, and writes its last checkpoint"
         if hello.role == "client":
-            if len(self.sessions) >= CLIENTS_MAX:
-                return f"{CLIENTS_MAX} clients are connected already"
+            if len(self.sessions) >= self.crowd.clients:
+                return self.crowd.too_many_clients
             return label_problem(hello.client)
         if hello.role not in PEERS:
             return f"role {hello.role[:20]!r} is not known"

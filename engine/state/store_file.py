@@ -138,6 +138,16 @@ def _reserve(path: Path, size: int) -> None:
         os.close(descriptor)
 
 
+def writable(path: Path) -> bool:
+    """Whether a file is there and can be written, found by opening it: what `access` says of a file system that went
+    read-only by itself, after an error of its disk, is not so."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def sole_writer(path: Path, patience_seconds: float = 0.0) -> int:
     """Lock the directory against a second writer, for as long as the descriptor, or one that shares it, lives.
 

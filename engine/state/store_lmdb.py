@@ -39,7 +39,7 @@ import lmdb
 from engine.state.store import CheckpointImage
 from engine.state.store_apply import Databases, apply_parts
 from engine.state.store_errors import StoreError, StoreFailed, StoreForeign
-from engine.state.store_file import check_length, create, databases, environment, not_lmdb, sole_writer, trouble
+from engine.state.store_file import check_length, create, databases, environment, not_lmdb, sole_writer, trouble, writable
 from engine.state.store_parts import Begin, Part, parts_of
 from engine.state.store_reads import StoreReads
 from wal.probe import probe
@@ -86,7 +86,7 @@ class LmdbStore(StoreReads):
             if not read_only:
                 self._guard = lock if lock is not None else sole_writer(path, patience_seconds)
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
-            locked = not read_only or os.access(path / "lock.mdb", os.W_OK)
+            locked = not read_only or writable(path / "lock.mdb")
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
             check_length(path, self._env)
             self._rows, self._fragments, self._partitions, self._node = databases(self.path, self._env)

@@ -15,7 +15,7 @@ import msgspec
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
-from engine.state.store_errors import StoreDamaged, StoreError, StoreTooNew
+from engine.state.store_errors import StoreDamaged, StoreError, StoreFailed, StoreInUse, StoreTooNew
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
 from tools.wal.places import Place, empty_text, loss_text, losses_of, place_of
@@ -340,8 +340,13 @@ class Checked:
             finally:
                 store.close()
         except (StoreError, ValueError) as error:
-            newer = isinstance(error, StoreTooNew)
-            self._problem("newer" if newer else "damaged", ExitCode.UNREADABLE if newer else ExitCode.DAMAGED, str(error))
+            match error:
+                case StoreTooNew():
+                    self._problem("newer", ExitCode.UNREADABLE, str(error))
+                case StoreFailed() | StoreInUse():  # nothing is known of what is in it
+                    self._problem("unreadable", ExitCode.UNREADABLE, str(error))
+                case _:
+                    self._problem("damaged", ExitCode.DAMAGED, str(error))
             return False
         self._tell_store([str(damage) for damage in damages])
         self.facts.append({"store_lsn": lsn, "rows": rows})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -97,6 +99,48 @@ def test_who_greets_as_somebody_he_cannot_be_is_told_why_not(tmp_path: Path, hel
         assert not server.node.membership.joining.seen
 
     serve(tmp_path, story)
+
+
+def test_a_crowd_leaves_a_node_files_for_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come: of the descriptors that a process may have some are for its files, and some for peers."""
+
+    async def story(server: Server, database: aio.Database, notes: list[str]) -> None:
+        silent = [await RawClient.dial(server.address) for _ in range(100)]
+        for client in silent[16:]:
+            assert "more than 16 connections are open" in (await client.hello()).refused
+            assert await client.hung_up()
+        assert len(server.transport.incoming) - len(server.transport.sessions) <= 16
+        assert len([note for note in notes if "a connection was refused" in note]) == 1, "once for all of them"
+        for client in silent:
+            client.writer.close()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(server.transport.incoming) > len(server.transport.sessions):
+                await asyncio.sleep(0)
+        clients = [await RawClient.connect(server.address) for _ in range(31)]
+        late = await RawClient.dial(server.address)
+        late.writer.write(frame(Hello(MAGIC, PROTOCOL, "client")))
+        assert "32 clients are connected already; ask again later" in (await late.hello()).refused
+        for client in [*clients, late]:
+            client.writer.close()
+
+    monkeypatch.setattr("engine.host.transport.files_max", lambda: 64)
+    serve(tmp_path, story)
+
+
+def test_a_node_takes_as_many_files_as_it_may() -> None:
+    program = """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, min(hard, 5000)))
+from engine.host.sockets import crowd_of, files_max, take_all_files
+take_all_files()
+print(files_max(), *crowd_of(files_max()), *crowd_of(1024))
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    files, clients, others, *usual = map(int, said.split())
+    assert 100 < files <= 5000
+    assert clients + others < files
+    assert usual == [512, 256]
 
 
 def test_garbage_after_the_greeting_is_told_and_hung_up_on(tmp_path: Path) -> None:

@@ -444,6 +444,22 @@ def test_a_copy_is_read_without_leaving_a_trace(path: Path, tmp_path: Path) -> N
     assert os.listdir(copy) == ["data.mdb"]
 
 
+def test_a_store_whose_file_system_has_gone_read_only_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an error of the disk did that, and no `mount`, `access` goes on saying that files may be written."""
+    written(path, story(1))
+    given = os.open
+
+    def refused(file: str | Path, flags: int, mode: int = 0o777, **others: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+        return given(file, flags, mode, **others)
+
+    monkeypatch.setattr(os, "open", refused)
+    tool = LmdbStore(path, read_only=True)
+    assert (tool.load(), held(tool)) == (states(1), contents(1))
+    tool.close()
+
+
 def test_a_tool_that_was_killed_while_it_read_does_not_hold_old_pages(path: Path) -> None:
     store = LmdbStore(path)
     for lsn in range(1, 4):
