@@ -136,8 +136,10 @@ from engine.host.sockets import crowd_of, files_max, take_all_files
 take_all_files()
 print(files_max(), *crowd_of(files_max()), *crowd_of(1024))
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    files, clients, others, *usual = map(int, said.split())
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    )
+    files, clients, others, *usual = map(int, done.stdout.split())
     assert 100 < files <= 5000
     assert clients + others < files
     assert usual == [512, 256]
