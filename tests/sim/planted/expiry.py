@@ -69,6 +69,22 @@ def a_read_shows_what_has_expired(machine: Machine) -> None:
 
 
 @EXPIRY.fault("8")
+def what_is_prepared_when_it_is_asked_for_never_expires(machine: Machine) -> None:
+    """A read looks what has expired when it is asked for, and not at what is prepared then and comes to count before it is
+    told."""
+    assert machine.node is not None
+    reads, telling = machine.node.reads, list[None]()
+
+    def answer(original: Callable[..., None], *asked: object) -> None:
+        telling.append(None)
+        original(*asked)
+        telling.pop()
+
+    around(reads, "_answer_get", answer)
+    around(reads, "_waits_for_outcome", lambda original, *asked: bool(telling) and original(*asked))
+
+
+@EXPIRY.fault("8")
 def a_reader_is_told_before_the_delete_counts(machine: Machine) -> None:
     """Whoever reads what has expired is told that it is gone as soon as that is logged here."""
     expiry = _expiry(machine)

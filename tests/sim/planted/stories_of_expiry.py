@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from engine.client.calls import PutCall
+from engine.messages import Replicate
+from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, Stories, key, told
 from tests.sim.world import Plant
-from wal.ids import NodeId
+from wal.ids import EXPIRIES, NodeId
+from wal.records import Update
 
 EXPIRY = Stories()
 story = EXPIRY.story
@@ -19,11 +22,18 @@ def _put(stage: Stage, name: bytes, value: bytes, ttl_ms: int = TTL_MS) -> None:
     stage.do(stage.client.call(call, timeout_ns=ANSWER_NS))
 
 
-def _stands(stage: Stage, name: NodeId, at: bytes) -> bool:
+def _stands(stage: Stage, name: NodeId, at: bytes, partition: int = 0) -> bool:
     node = stage[name].node
     assert node is not None
-    held = node.core.replica.store.get((NAMESPACE, 0), at)
+    held = node.core.replica.store.get((NAMESPACE, partition), at)
     return held is not None and held.value is not None
+
+
+def _is_delete(said: object) -> bool:
+    return isinstance(said, Replicate) and any(
+        isinstance(record, Update) and any(write.namespace == EXPIRIES and None in write.values for write in record.writes)
+        for record in said.records
+    )
 
 
 @story
@@ -48,6 +58,33 @@ def what_has_expired_is_not_read(plant: Plant | None) -> None:
         _put(stage, key(0), b"short", ttl_ms=10_000)
         stage["n1"].wall_offset_ms = 10_000
         stage.must(stage.get(key(0)) is None, "nobody is told of what has expired")
+        stage.curtain()
+
+
+@story
+def what_was_prepared_when_it_was_asked_for_has_expired_when_it_is_read(plant: Plant | None) -> None:
+    """A transaction is acknowledged, and of one key its primary does not know that yet; the key's time passes. It is
+    asked for, and before the copies have confirmed that its primary is one still, it comes to count."""
+    with Stage(plant) as stage:
+        tx = stage.transaction()
+        stage.do(tx.put(NAMESPACE, {key(0): b"beside"}))
+        stage.do(tx.put_many(NAMESPACE, {key(1): b"short"}, TTL_MS))
+        leads = next(name for name in ("n1", "n2", "n3") if stage.primary(1, name))
+        unfinished = stage.lose("finish", receiver=leads)
+        stage.do(tx.commit())
+        stage.wait(2 * TTL_MS)
+        undeleted = Rule("the delete", lambda src, _, said: src == leads and _is_delete(said), drop=True)
+        stage.world.network.rules.append(undeleted)
+        unconfirmed = stage.lose("confirm", leads)
+        read = stage.begin_get(key(1), stage.another())
+        stage.wait(20)
+        stage.end(unfinished)
+        stage.until(lambda: _stands(stage, leads, key(1), 1), "it counts")
+        stage.end(unconfirmed)
+        stage.wait(1_000)
+        stage.end(undeleted)
+        stage.until(lambda: read.done, "the read is answered")
+        stage.must(told(read) and read.result is None, f"what has expired is not read: {read.result}")
         stage.curtain()
 
 
