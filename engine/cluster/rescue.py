@@ -84,6 +84,8 @@ class Rescue(Rule):
                 f"a majority of {', '.join(topology.voters)} is here: nothing is to be recovered by force; "
                 "`foreshore cluster remove` and `reset-lost` do what a majority can"
             )
+        if self._asked is not None:
+            return f"another recovery with {', '.join(self._asked.nodes)} is under way here: ask again when it is over"
         if core.node not in nodes:
             return f"{core.node} is asked, and is not among {', '.join(nodes)}"
         unheard = [n for n in nodes if n != core.node and n not in near]
@@ -178,8 +180,7 @@ class Rescue(Rule):
         topology, taken = yield from self._recovered(asked, old, topologies.hash_of(encoded))
         told = _told(old, asked.nodes, taken)
         if not asked.force:
-            if self._asked is asked:
-                self._refuse(asked, f"{told}; say --force if that is meant")
+            self._refuse(asked, f"{told}; say --force if that is meant")
             return
         encoded = yield from topologies.encoding(topology)
         if not self.exchange.foresight.works_out(topology, lambda: self._take(asked, here, topology, encoded, told)):
@@ -188,8 +189,6 @@ class Rescue(Rule):
     def _take(self, asked: _Asked, here: Topology, topology: Topology, encoded: bytes, told: str) -> None:
         """Go by the map that was made, unless another one has come `here` meanwhile, or a majority has."""
         core = self.core
-        if self._asked is not asked:
-            return  # the operator has asked once more
         if core.topology is not here or core.quorum:
             probe("rescue.another_map_came")
             self._refuse(asked, "others of the cluster were heard of meanwhile: ask again, if it is to be recovered still")

@@ -236,10 +236,8 @@ def _admin(command: str, arguments: dict[str, list[str]]) -> str:
         for kind, name in named:
             if not NAME.fullmatch(name):
                 return f"{kind} {name[:80]!r} is not a legal name: {_RULE}"
-        nodes = arguments.get("nodes", [])
-        if len(set(nodes)) != len(nodes):
-            return "a node was named twice: expected each once"
-    return ""
+    nodes = arguments.get("nodes", [])
+    return "a node was named twice: expected each once" if len(set(nodes)) != len(nodes) else ""
 
 
 def _are_partitions(words: list[str]) -> bool:

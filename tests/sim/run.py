@@ -48,6 +48,7 @@ from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
 from tests.sim.workloads import WORKLOADS, Bulk, Load, empty, give_copies, judge, read_everything, set_up
+from tests.sim.workloads.operator import Looking, operate
 from tests.sim.world import SECOND, Plant, World
 from tests.support.probes import listen_here
 
@@ -72,6 +73,8 @@ are taken, and told and logged as what they change, if that is little."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
+OPERATED_SHARE = 0.3
+"""The share of the seeds in which operators look at all that nodes tell, and order what is to be refused."""
 
 
 @dataclass
@@ -308,6 +311,7 @@ def _live(
     load.given_up = oracles.ledger.given_up
     faults.majority.ledger = oracles.ledger
     bulk: Bulk | None = None
+    looking: list[Looking] = []
     try:
         first = world.add_client("c0")
         grouping = world.draws.of("groups")
@@ -328,6 +332,9 @@ def _live(
         heckling = world.draws.of("heckling")
         if heckling.random() < HECKLED_SHARE:
             _heckle(world, load, heckling)
+        operating = world.draws.of("operators who look")
+        if operating.random() < OPERATED_SHARE:
+            looking = operate(load, operating)
         if shape.bulk:
             bulk = Bulk(
                 load, world.draws.of("bulk"), namespaces=shape.namespaces, most=shape.bulk, narrow=shape.name == "deep"
@@ -370,6 +377,7 @@ def _live(
             result.written, result.deleted = bulk.written, bulk.deleted
         result.faults, result.errors = dict(faults.happened), dict(recorder.errors)
         result.done = recorder.done()
+        result.done["operators"] = sum(each.told.total() for each in looking)
         result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
 
 

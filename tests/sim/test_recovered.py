@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.protocol.requests import Failed, Report
+from engine.protocol.requests import Admin, Failed, Report
+from engine.turn.events import Asked
 from engine.turn.settings import Settings
 from rebalance.ports import MS, WORK_MAX
 from tests.sim.draws import Draws
@@ -63,3 +64,40 @@ def test_of_who_comes_back_while_that_goes_on_nothing_is_given_up() -> None:
         assert isinstance(world.console[-1], Failed)
         assert "rescue.another_map_came" in reached
         assert node.core.version == before
+
+
+def _answered(world: World, left: Machine, *orders: dict[str, list[str]]) -> dict[int, object]:
+    """What operators are told who give these orders at once, each in a session of his own."""
+    replies: dict[int, object] = {}
+    for number, words in enumerate(orders):
+        session = left.new_session(lambda reply, number=number: replies.update({number: reply}))  # type: ignore[misc]
+        left.receive(Asked(session, Admin(1, "recover", words)))
+    world.run_for(6 * SECOND)
+    return replies
+
+
+def test_whoever_looks_what_that_costs_does_not_keep_another_from_it() -> None:
+    """The second order took the place of the first, which was never answered: here one that is meant."""
+    with World(Draws(1), Settings(cluster="sim", partitions=8, backups=2)) as world:
+        left = _lost(world)
+        meant, looks = {"nodes": ["n1"], "yes": []}, {"nodes": ["n1"]}
+        replies = _answered(world, left, meant, looks, meant)
+        assert isinstance(replies[0], Report), replies
+        assert isinstance(replies[1], Failed)
+        assert "under way" in replies[1].message
+        assert isinstance(replies[2], Failed)
+        assert left.node is not None
+        assert left.node.core.serving
+        assert left.node.core.version.major > 1_000
+
+
+def test_of_a_node_that_is_named_twice_two_answers_are_not_waited_for() -> None:
+    with World(Draws(1), Settings(cluster="sim", partitions=8, backups=2)) as world:
+        left = _lost(world)
+        for command in ("recover", "remove", "baseline"):
+            world.console.clear()
+            world.command(left, command, {"nodes": ["n1", "n1"]})
+            world.run_for(SECOND)
+            assert [reply.message for reply in world.console if isinstance(reply, Failed)] == [
+                "a node was named twice: expected each once"
+            ]
