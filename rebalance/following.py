@@ -9,8 +9,10 @@
 Such a copy gets every write, and nobody waits for it. What is lost on the way is said again, as to a copy that is loading;
 but only as long as there is room for what it has not answered, and after that nobody would know. So its primary tells where
 it stands, at the pace of anti-entropy, and the copy goes by it. A write that is under way is no lack: what a copy has not
-reached it was told of a round before. What it asks for comes in one session with each primary at a time, by that session's
-credit, chosen and counted like any transfer: a fragment that goes as rows counts for nothing before the last of them.
+reached it was told of a round before. Nor does a transaction that only reads in a partition move any counter: if one was
+prepared here a round ago the copy asks, too, and learns whether it has ended. What it asks for comes in one session with
+each primary at a time, by that session's credit, chosen and counted like any transfer: a fragment that goes as rows counts
+for nothing before the last of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from rebalance.messages import Stands
 from rebalance.partition import Role
 from rebalance.ports import Node, may_act
 from rebalance.rule import NewMap, drop
-from wal.ids import Fragment, NodeId
+from wal.ids import DECISIONS, Fragment, NodeId, TxId
 from wal.probe import probe
 
 
@@ -33,6 +35,7 @@ class Following:
         self._core = core
         self._lack = lack  # copies of these partitions are to ask for what is not here
         self._told: dict[Fragment, int] = {}  # where the primary of a copy of this node stood a round ago
+        self._readers: dict[int, dict[TxId, None]] = {}  # what was prepared here then without a write, by partition
         self.lags: dict[int, int] = {}  # partition -> so many updates that had counted when it last told are not here
 
     def tell(self, numbers: Iterable[int]) -> None:
@@ -41,10 +44,10 @@ class Following:
         stands: dict[NodeId, list[tuple[str, int, int, int]]] = {}
         for number in numbers:
             for node in core.local[number].placement.asynchronous:
-                stands.setdefault(node, []).extend(
-                    (namespace, number, fragment.counter.lwm, fragment.digest)
-                    for namespace, fragment in core.replica.partition(number).fragments.items()
-                )
+                fragments = core.replica.partition(number).fragments
+                told = [(namespace, number, each.counter.lwm, each.digest) for namespace, each in fragments.items()]
+                nothing = (DECISIONS, number, 0, 0)  # was written; perhaps something was read
+                stands.setdefault(node, []).extend(told or [nothing])
         for node, some in stands.items():
             core.work += len(some)
             core.send(node, Stands(core.fence, some))
@@ -68,9 +71,20 @@ class Following:
             if _lacks(fragment, before) or _differs(fragment, lwm, digest):
                 lacking[number] = None
         self.lags |= lags
+        lacking |= {number: None for number in lags if self._may_have_ended(number)}
         if lacking:
             probe("following.lacks")
             self._lack(lacking)
+
+    def _may_have_ended(self, number: int) -> bool:
+        """Whether a transaction of which no counter tells how it ends was prepared here a round ago."""
+        prepared, before = self._core.replica.partition(number).prepared, self._readers.pop(number, {})
+        if not prepared:
+            return False  # how it nearly always is
+        self._core.work += len(prepared)
+        if readers := {tx: None for tx, prepare in prepared.items() if not prepare.writes}:
+            self._readers[number] = readers
+        return any(tx in readers for tx in before)
 
     def switch(self, new: NewMap) -> None:
         """A new map: what others had told of partitions that it changes means nothing."""
@@ -80,6 +94,7 @@ class Following:
         for name in [name for name in self._told if name[1] in gone]:
             del self._told[name]
         drop(self.lags, gone)
+        drop(self._readers, gone)
 
     def as_object(self, copies: int) -> dict[str, int]:
         """For a person: how many asynchronous copies are here, and how far behind, as their primaries last told."""

@@ -85,10 +85,11 @@ class Reads(Rule):
         self.admission = admission
         self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
         self._rounds: dict[int, _Round] = {}
-        self._sequence, self._number = core.run << 40, 0
+        self._sequence = core.run << 40
         self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
         self.looks = Looks(core.replica)
+        self._number = 0
         self._behind: dict[Key, list[tuple[SessionId, Get, int]]] = {}  # waits for a prepared key's outcome, since
         self._scans_behind: dict[Key, list[int]] = {}
         self._current: dict[tuple[NodeId, ...], int] = {}  # copies -> when they were known to be at this version
@@ -120,12 +121,6 @@ class Reads(Rule):
             if not self.admission.may_serve(session, request, local, None, new=False):
                 return
             needed |= dict.fromkeys(local.needed)
-        if EXPIRIES in core.replica.namespaces:
-            over = self.expiry.over(request.namespace, request.keys[:KEYS_AT_ONCE])
-            if over:
-                self.expiry.delete_first(over, lambda: self.on_get(session, request), (session, request))
-            if over or self._waits_for_outcome(session, request):  # what comes of it may be over by then
-                return
         self.confirm(needed, session, request, lambda: self._answer_get(session, request))
 
     def _answer_stale(
@@ -258,27 +253,29 @@ class Reads(Rule):
     # Answers.
 
     def _answer_get(self, session: SessionId, request: Get) -> None:
-        if request.stale or not self._waits_for_outcome(session, request):
-            self.desk.reply(session, self.expiry.values_of(request) if request.expiry else values_of(self.core, request))
-
-    def _waits_for_outcome(self, session: SessionId, request: Get) -> bool:
-        for key in request.keys[:KEYS_AT_ONCE] if len(self.locks) else ():
-            if self.locks.in_doubt((request.namespace, key)):
-                probe("read.waited_for_outcome")
-                self._behind.setdefault((request.namespace, key), []).append((session, request, self.core.now))
-                return True
-        return False
+        """Tell the values, when nothing of them is in doubt and what has expired is gone: also what was committed since
+        that was asked, and has expired by now."""
+        core, namespace, keys = self.core, request.namespace, request.keys[:KEYS_AT_ONCE]
+        if len(self.locks):
+            for key in keys:
+                if self.locks.in_doubt((namespace, key)):
+                    probe("read.waited_for_outcome")
+                    self._behind.setdefault((namespace, key), []).append((session, request, core.now))
+                    return
+        if EXPIRIES in core.replica.namespaces and (over := self.expiry.over(namespace, keys)):
+            self.expiry.delete_first(over, lambda: self._answer_get(session, request), (session, request))
+            return
+        self.desk.reply(session, self.expiry.values_of(request) if request.expiry else values_of(core, request))
 
     def outcome_known(self, keys: list[Key]) -> None:
         """Prepared keys have their outcome: whoever waited to read them may, and at once, since they may soon be in doubt
         again. This node was the primary after that was asked, and nobody but who had voted has written them since."""
         if not (self._behind or self._scans_behind):
             return  # how it nearly always is
-        answer = self.on_get if EXPIRIES in self.core.replica.namespaces else self._answer_get
         for key in keys:
             for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
                 if isinstance(request, Get):
-                    answer(session, request)
+                    self._answer_get(session, request)
             for number in self._scans_behind.pop(key, []):
                 self.core.resume(partial(self._scan_on, number))
 

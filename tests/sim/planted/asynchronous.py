@@ -87,3 +87,10 @@ def what_a_lost_answer_holds_is_held_for_ever(machine: Machine) -> None:
         original()
 
     around(supply, "tick", tick)
+
+
+@ASYNCHRONOUS.fault("1")
+def an_asynchronous_copy_does_not_ask_how_readers_ended(machine: Machine) -> None:
+    """An asynchronous copy goes by counters alone, which say nothing of a transaction that only reads."""
+    assert machine.node is not None
+    replace(machine.node.entropy.following, "_may_have_ended", lambda number: False)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from engine.data.expiry import Expiry, key_of
-from engine.protocol.requests import Values
+from engine.protocol.requests import Get, Values
 from engine.state.store import Entry
 from engine.turn.effects import Effects
 from engine.turn.events import Event
@@ -69,19 +69,23 @@ def a_read_shows_what_has_expired(machine: Machine) -> None:
 
 
 @EXPIRY.fault("8")
-def what_is_prepared_when_it_is_asked_for_never_expires(machine: Machine) -> None:
-    """A read looks what has expired when it is asked for, and not at what is prepared then and comes to count before it is
-    told."""
+def a_read_looks_at_what_has_expired_when_it_is_asked_for(machine: Machine) -> None:
+    """What has expired when a key is asked for is deleted; what was committed since, and has expired, too, is told."""
     assert machine.node is not None
-    reads, telling = machine.node.reads, list[None]()
+    reads, over = machine.node.reads, _expiry(machine).over
+    replace(_expiry(machine), "over", lambda *_: [])
 
-    def answer(original: Callable[..., None], *asked: object) -> None:
-        telling.append(None)
-        original(*asked)
-        telling.pop()
+    def on_get(original: Callable[..., None], session: int, request: Get) -> None:
+        assert machine.node is not None
+        led = machine.node.core.local
+        placed = [machine.node.core.place(request.namespace, key) for key in request.keys]
+        if all(led[number].mine for number in placed) and (found := over(request.namespace, request.keys)):
+            again = partial(original, session, request)
+            _expiry(machine).delete_first(found, again, (session, request))
+        else:
+            original(session, request)
 
-    around(reads, "_answer_get", answer)
-    around(reads, "_waits_for_outcome", lambda original, *asked: bool(telling) and original(*asked))
+    around(reads, "on_get", on_get)
 
 
 @EXPIRY.fault("8")

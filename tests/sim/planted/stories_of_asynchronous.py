@@ -7,8 +7,9 @@ import msgspec
 from engine.messages import Replicate
 from rebalance.supplier import OVER_AFTER_MS
 from tests.sim.network import Rule
-from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key, told
+from tests.sim.planted.stage import NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key, told
 from tests.sim.world import Plant
+from wal import records as r
 from wal.ids import NodeId
 
 ASYNCHRONOUS = Stories()
@@ -71,6 +72,51 @@ def what_an_asynchronous_copy_was_sent_last_is_lost(plant: Plant | None) -> None
         stage.wait(3_000)
         stage.must(_stands(stage, "n1") == _stands(stage, "n2"), "n2 has found that it lacks something, and got it")
         stage.curtain()
+
+
+@story
+def that_a_reader_has_ended_is_lost(plant: Plant | None) -> None:
+    """A transaction only reads in partition 0. n2 was told that it began there, and never that it ended: no counter says
+    so, nor is it kept to be said again."""
+    _a_reader_ends(plant, written=True)
+
+
+@story
+def that_a_reader_of_nothing_has_ended_is_lost(plant: Plant | None) -> None:
+    """The same where nothing was ever written in partition 0."""
+    _a_reader_ends(plant, written=False)
+
+
+def _a_reader_ends(plant: Plant | None, *, written: bool) -> None:
+    small = msgspec.structs.replace(BEHIND, backlog_bytes_max=1 << 10)
+    with Stage(plant, settings=small) as stage:
+        if written:
+            stage.put(key(0), b"first")
+        ends = Rule("outcomes", lambda _, to, said: to == "n2" and isinstance(said, Replicate) and _ends(said), drop=True)
+        stage.world.network.rules.append(ends)
+        tx = stage.transaction()
+        stage.do(tx.get(NAMESPACE, [key(0)]))
+        stage.do(tx.put(NAMESPACE, {key(1): b"a", key(2): b"b"}))
+        stage.do(tx.commit())
+        stage.until(lambda: ends.caught > 0 and not _readers(stage, "n1"), "it has ended on n1")
+        silent = stage.lose("replicated", "n2", "n1")
+        for number in range(10):
+            stage.put(key(PARTITIONS - 1, number), b"x" * 500)  # which n1 leads, too
+        stage.must(_readers(stage, "n2") > 0, "n2 knows of no end")
+        stage.end(ends, silent)
+        stage.wait(3_000)
+        stage.must(not _readers(stage, "n2"), "n2 has asked, and knows that it ended")
+        stage.curtain()
+
+
+def _ends(said: Replicate) -> bool:
+    return any(isinstance(record, r.Outcome) and record.partition == 0 for record in said.records)
+
+
+def _readers(stage: Stage, name: NodeId) -> int:
+    node = stage[name].node
+    assert node is not None
+    return sum(not prepare.writes for prepare in node.core.replica.partition(0).prepared.values())
 
 
 @story
