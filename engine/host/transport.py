@@ -53,7 +53,7 @@ class _Incoming(asyncio.Protocol):
         self.socket: asyncio.Transport | None = None
         self.peer: Hello | None = None
         self.session: SessionId | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle  # since it is connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
@@ -79,13 +79,14 @@ class _Incoming(asyncio.Protocol):
                         self.owner.inbox(Asked(self.session, request), weight)
                 else:
                     self._greet(decode_hello(payload))
+                    if self.peer is None and self.session is None:
+                        return  # who is refused is not heard
         except ProtocolError as error:
             self._refuse(str(error))
 
     def _greet(self, hello: Hello) -> None:
         owner = self.owner
         assert self.socket is not None
-        assert self._patience is not None
         self._patience.cancel()
         problem = owner.problem_with(hello)
         taken = owner.taken(hello) if hello.role in PEERS and not problem else ""
@@ -113,7 +114,8 @@ class _Incoming(asyncio.Protocol):
                 self.socket.write(frame(Hello(MAGIC, PROTOCOL, "node", refused=reason, name_taken=name_taken)))
             if not self.owner.ends:
                 self.owner.complain(f"a connection was refused: {reason}")
-            self.socket.close()
+            self.socket.close()  # when what it was told is sent, or
+            self._patience = self.owner.loop.call_later(HELLO_SECONDS, self.socket.abort)
 
     def look(self) -> None:
         """Hang up on whoever may not speak under its name any more; it is told why when it connects again."""
@@ -121,8 +123,7 @@ class _Incoming(asyncio.Protocol):
             self.socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
+        self._patience.cancel()
         self.owner.incoming.pop(self, None)
         if self.session is not None:
             self.owner.sessions.pop(self.session, None)
@@ -180,8 +181,8 @@ class _Link:
         self.dial()
 
     def dial(self) -> None:
-        """Try to connect."""
-        if not self.closed and self._task is None:
+        """Try to connect, unless that is so, or being tried."""
+        if not self.closed and self._task is None and self.connection is None:
             self._task = self.owner.loop.create_task(self._dial())
 
     async def _dial(self) -> None:
@@ -202,6 +203,8 @@ class _Link:
                 connection.socket.abort()
 
     def _redial(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if not self.closed:
             pause = REDIAL_SECONDS[min(self._attempts, len(REDIAL_SECONDS) - 1)]
             self._attempts += 1
@@ -215,11 +218,11 @@ class _Link:
 
     def greeted(self, connection: _Outgoing, hello: Hello) -> None:
         """The peer answered."""
+        assert connection.socket is not None
         if hello.refused:
             self.refused(hello.refused)
             if hello.name_taken:
                 self.owner.inbox(NameTaken(hello.refused), 0)
-            assert connection.socket is not None
             connection.socket.close()
             return
         if hello.node == self.owner.identity.node:
@@ -227,7 +230,6 @@ class _Link:
             return
         if taken := self.owner.taken(hello):
             self.refused(taken)  # what listens here another time may be the one that the map lists
-            assert connection.socket is not None
             connection.socket.close()
             return
         self._attempts, self._complained = 0, ""
@@ -248,7 +250,8 @@ class _Link:
             self.connection = None
             if self.peer is not None:
                 self.owner.lost(self.peer.node)
-        self._redial()
+        if self.connection is None:
+            self._redial()
 
     def look(self) -> None:
         """Hang up on whoever may not speak under its name any more; it is told why when it answers again."""
