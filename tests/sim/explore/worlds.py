@@ -137,6 +137,23 @@ LIGHT_STEP = SmallWorld(
     apart=APART,
 )
 
+STEP_AND_POWER = SmallWorld(
+    "step-and-power",
+    "as light-step, with a step of n1 alone; n1 and n2 may lose their power once each",
+    THREE,
+    _led_by_n1,
+    (
+        Might(Happening("step", "n1")),
+        Might(_begin("n3", "n2", "n3"), 3),
+        Might(Happening("wait", "n1", ms=RESEND_MS)),
+        Might(Happening("start", "n1")),
+        Might(Happening("start", "n2")),
+    ),
+    *MAPS,
+    depth=40,
+    apart=APART,
+)
+
 JOIN = SmallWorld(
     "join",
     "as light-step, and a step lets n3 in, on its disk or on the next one; n3 begins exchanges, and loses its disk once",
@@ -512,6 +529,7 @@ REPEAT = SmallWorld(
 _ALL = (
     SECOND_BALLOT,
     LIGHT_STEP,
+    STEP_AND_POWER,
     JOIN,
     LEAVE,
     BASELINE,

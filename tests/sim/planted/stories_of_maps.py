@@ -768,6 +768,25 @@ def a_ballot_is_to_stand_where_a_step_was_accepted(plant: Plant | None) -> None:
         raise Violation("one-map", said)
 
 
+@story
+def a_voter_that_accepted_a_step_loses_its_power(plant: Plant | None) -> None:
+    """n2 accepts a step of n1, says so and loses its power; n3, which heard of nothing, goes on with it."""
+    if (walk := _begun("step-and-power", plant)) is None:
+        return
+    begin = Happening("begin", "n3", names=("n2", "n3"))
+    walk.happen(Happening("step", "n1"))
+    walk.deliver_all(lambda letter: letter.kind == "propose-step")
+    for _ in range(2):  # by then its ballot is above that of n1
+        walk.happen(begin)
+        walk.deliver_all(lambda letter: "n1" not in {letter.sender, letter.receiver})
+    walk.happen(Happening("start", "n2"))
+    walk.happen(begin)
+    walk.deliver_all(lambda letter: "n1" not in {letter.sender, letter.receiver})
+    walk.deliver_all()
+    if said := walk.world.judge(walk.state.facts):
+        raise Violation("one-map", said)
+
+
 def _begun(name: str, plant: Plant | None) -> Walk | None:
     """A small world where it begins (`tests.sim.explore`); none for a plant that is for whole nodes."""
     if plant is not None and plant.__module__ == deeds.__name__:

@@ -290,6 +290,20 @@ def accept_without_logging(machine: Machine) -> None:
     _unlogged(machine, "on_propose", r.Accepted)
 
 
+@WORDS.fault("6")
+def step_accepted_without_logging(machine: Machine) -> None:
+    """A node accepts another one's light step without writing it down, and forgets it when it restarts."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def vote(original: Callable[..., None], record: r.Record) -> None:
+        original(record)
+        if isinstance(record, r.Accepted) and record.step and record.ballot.node != core.node:
+            core.effects.log.remove(record)
+
+    around(core, "vote", vote)
+
+
 def _unlogged(machine: Machine, method: str, kind: type[r.Record]) -> None:
     assert machine.node is not None
     core = machine.node.core
