@@ -22,7 +22,8 @@ def gaps(name: Fragment, copies: Sequence[Copy], rules: Rules, compared: Compare
     if rules.grace_ms and len({c.version for c in expected}) > 1:
         stable = 0  # read one after another while a node joined: a copy that was in sync for one is not yet for another
     top = max((c.view.counter.lwm for c in expected), default=0)
-    moving = any(rules.under_way(c.node, c.view.touched_ms) for c in expected)
+    tell = [c for c in copies if c.in_sync or c.view.stable > top]  # also what was read later and is not in sync
+    moving = any(rules.under_way(c.node, c.view.touched_ms) for c in tell)
     found: dict[tuple[Kind, int, int, bytes], list[str]] = {}
     why: dict[tuple[Kind, int, int, bytes], str] = {}
     for copy in expected:

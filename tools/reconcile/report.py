@@ -281,6 +281,8 @@ def _incomplete(plan: Plan, counts: Counts) -> list[str]:
     reasons = [f"{s.path} cannot be read" for s in plan.surveys if s.problem]
     reasons += [
         f"the log of {s.path} is damaged: its copies are compared as they were before LSN {s.lsn + 1}"
+        if s.damage
+        else f"the log of {s.path} is damaged below its checkpoint: its copies are compared as they are, but not with that"
         for s in plan.surveys
         if s.told.damage and not s.problem
     ]

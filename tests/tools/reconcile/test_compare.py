@@ -445,6 +445,13 @@ def test_a_gap_that_was_touched_just_now_is_unsettled() -> None:
     assert told(judged([gap._replace(view=gap.view)], Rules(clocks=CLOCKS))) == [(Kind.COUNTER_GAP, None, ["n2"])]
 
 
+def test_what_only_an_asynchronous_copy_tells_of_was_written_since_the_others_were_read() -> None:
+    newer = as_role(copy_of("n3", story(put(6, stable=7, e="7")), touched_ms=995_000), "ASYNC")
+    compared = judged([copy_of(node, STORY, touched_ms=900_000) for node in ("n1", "n2")] + [newer], BUSY)
+    assert told(compared) == []
+    assert compared.unsettled_gaps == 2
+
+
 def test_a_copy_that_lacks_what_every_copy_was_said_to_have_is_named() -> None:
     ahead = copy_of("n1", story(put(6, e="7"), put(7, stable=7, f="8")), touched_ms=1)
     behind = copy_of("n2", STORY, touched_ms=1)
