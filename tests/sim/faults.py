@@ -90,6 +90,9 @@ ORDERED_SHARE = 0.2
 TIRED = "tired"
 TIRED_SHARE = 0.1
 """The share of the seeds in which that happens."""
+HURRIED_NS = 300 * MS
+"""The shortest pause between faults that seeds draw: where enough was said before enough went wrong, it is that from then
+on, or a storm around busy clients goes on for as long as five others."""
 TIRED_NS, TIRED_LOOK_NS = 30_000 * MS, 500 * MS
 LAST_WORD_NS = 2_000 * MS
 """In the calm the operator looks so often whether what he ordered last holds."""
@@ -110,6 +113,7 @@ class Faults:
         self.rates = {kind: rate for kind, rate in rates.items() if rate > 0}
         self.happened: dict[str, int] = {}
         self.over = False
+        self.hurried = False  # enough was said: what is still waited for is that enough goes wrong
         self._pause_ns = pause_ns
         self._draw = world.draws.of("faults")
         self._images: dict[str, tuple[str, int, MemoryDisk, Vault]] = {}  # of a disk, and where its log ended
@@ -187,7 +191,8 @@ class Faults:
         if self._lull is not None:
             self.world.after(self._lull.lasts_ns, self._lull_is_over)
             return
-        self.world.after(self._draw.randrange(self._pause_ns // 4, self._pause_ns), self._strike)
+        pause = min(self._pause_ns, HURRIED_NS) if self.hurried else self._pause_ns
+        self.world.after(self._draw.randrange(pause // 4, pause), self._strike)
 
     def _strike(self) -> None:
         if self.over:

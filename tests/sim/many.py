@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from tests.sim.faults import RATES
-from tests.sim.run import DELIVERIES_MIN, KINDS_MIN, Result
+from tests.sim.run import DELIVERIES_MIN, EVENTS_MIN, KINDS_MIN, Result
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.probes import declared
 
@@ -148,7 +148,8 @@ def sum_up(found: Sequence[Result]) -> None:
     print("faults:", _counted(faults.most_common()))
     print("faults that never came:", ", ".join(kind for kind in RATES if kind not in faults) or "none")
     small = [r.seed for r in found if r.shape.small and not r.shows_enough]
-    little = f"seeds with less than {DELIVERIES_MIN:,} deliveries or answers, or {KINDS_MIN} kinds of faults"
+    little = f"seeds with neither {DELIVERIES_MIN:,} deliveries or answers nor {EVENTS_MIN:,} events"
+    little += f", or {KINDS_MIN} kinds of faults"
     print(f"{little}: {', '.join(map(str, small)) or 'none'}")
     spoken = [dict.fromkeys(result.unsaid) for result in found]
     unsaid = [name for name in spoken[0] if all(name in each for each in spoken)] if spoken else []

@@ -17,7 +17,7 @@ from tests.sim.draws import Draws
 from tests.sim.faults import Faults
 from tests.sim.many import run_many
 from tests.sim.recorder import Recorder
-from tests.sim.run import DELIVERIES_MIN, run_seed, storm_is_over
+from tests.sim.run import DELIVERIES_MIN, EVENTS_MIN, run_seed, storm_is_over
 from tests.sim.shapes import SMALL
 from tests.sim.world import SECOND, World
 
@@ -53,6 +53,19 @@ def test_a_storm_around_a_node_that_is_alone_ends_with_what_its_clients_did() ->
             recorder.begin("registers", 1, Get("x", None))
             recorder.end(1, "ok", Get("x", None))
         assert storm_is_over(world, faults, recorder, storm, storm, SMALL)
+
+
+def test_a_storm_in_which_nobody_is_served_ends_when_enough_has_happened() -> None:
+    """Else most of what a range of seeds costs is a few in which most nodes are away most of the time."""
+    storm = SECOND
+    with World(Draws(1), Settings(cluster="sim")) as world:
+        world.add_machine("n1")
+        faults, recorder = Faults(world, {"kill": 1.0}, pause_ns=SECOND), Recorder(world)
+        world.events = EVENTS_MIN
+        assert not storm_is_over(world, faults, recorder, storm, storm, SMALL), "no fault happened yet"
+        faults.happened["kill"] = 1
+        assert storm_is_over(world, faults, recorder, storm, storm, SMALL)
+        assert not storm_is_over(world, faults, recorder, storm - 1, storm, SMALL), "it has its time"
 
 
 def test_a_seed_that_is_left_out_is_on_record() -> None:
