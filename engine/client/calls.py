@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 
 from engine import errors
 from engine.protocol.requests import (
@@ -24,7 +26,7 @@ from engine.protocol.requests import (
     Values,
 )
 from rebalance.table import Topology
-from wal.ids import NO_ERA, Era, Namespace, TxId
+from wal.ids import NO_ERA, Era, Namespace, TxId, partitions_of
 
 Item = int
 """The position of one thing to do within its call."""
@@ -304,16 +306,42 @@ class SwapCall(KeysCall):
         self.applied, self.found = reply.applied, reply.found
 
 
-class UnlockCall(Call):
-    """Give a transaction up: release its locks, wherever these keys are."""
+class Whereabouts:
+    """In which partitions some keys are. Of very many, too, each is looked at once, however often that is asked.
 
-    def __init__(self, owner: TxId, keys: list[tuple[Namespace, bytes]]) -> None:
-        self.owner = owner
-        self.keys = keys
+    Keys may come behind those that are there, and none goes. So it is with what is told: each has its position for good.
+    """
+
+    __slots__ = ("_keys", "_looked", "_of", "_there")
+
+    def __init__(self, keys: Collection[tuple[Namespace, bytes]]) -> None:
+        self._keys = keys
+        self._looked = 0  # at so many of them
+        self._of = 0  # partitions, before any group
+        self._there: dict[tuple[Namespace, int], None] = {}
 
     def partitions(self, topology: Topology) -> list[int]:
-        """The partition of each key."""
-        return [topology.place(namespace, key) for namespace, key in self.keys]
+        """Each partition once, by this map."""
+        if self._of != topology.partitions:
+            self._of, self._looked, self._there = topology.partitions, 0, {}
+        if self._looked < len(self._keys):
+            came, self._looked = islice(self._keys, self._looked, None), len(self._keys)
+            for namespace, named in groupby(came, itemgetter(0)):
+                numbers = partitions_of([key for _, key in named], self._of)
+                self._there |= dict.fromkeys((namespace, number) for number in numbers)
+        return [topology.first_of(namespace) + number for namespace, number in self._there]
+
+
+class UnlockCall(Call):
+    """Give a transaction up: release its locks, wherever its keys are."""
+
+    def __init__(self, owner: TxId, where: Whereabouts) -> None:
+        self.owner = owner
+        self.where = where
+
+    def partitions(self, topology: Topology) -> list[int]:
+        """One item for each partition: its node is told of the transaction, and not of keys."""
+        return self.where.partitions(topology)
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Release what lies at one node."""
@@ -324,7 +352,7 @@ class UnlockCall(Call):
 
 
 class KeepLocksCall(UnlockCall):
-    """A transaction is alive: renew the leases of its locks, wherever these keys are."""
+    """A transaction is alive: renew the leases of its locks, wherever its keys are."""
 
     def request(self, request_id: int, items: list[Item]) -> Request:
         """Renew what lies at one node."""

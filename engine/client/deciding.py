@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from engine import errors
-from engine.client.calls import UnlockCall
+from engine.client.calls import UnlockCall, Whereabouts
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.keeping import UNLOCK_SECONDS
 from engine.client.ranges import in_pieces
@@ -41,7 +41,7 @@ async def withdraw(session: Session, call: CommitCall) -> None:
     """What was to be prepared will not be committed, whoever may find it prepared: nobody has asked for that."""
     identity = session.router.identity
     try:
-        await session.call(UnlockCall(call.tx, [call.first_written]), timeout=UNLOCK_SECONDS)
+        await session.call(UnlockCall(call.tx, Whereabouts([call.first_written])), timeout=UNLOCK_SECONDS)
         identity.close(call.tx)
     except errors.Error:
         # Its lease runs out; until then its session is not to be forgotten.

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from engine import errors
-from engine.client.calls import KeepLocksCall
+from engine.client.calls import KeepLocksCall, Whereabouts
 from engine.client.session import Session
-from wal.ids import Namespace, TxId
+from wal.ids import TxId
 
-_Key = tuple[Namespace, bytes]
 Over = Callable[[], Awaitable[object]]
 UNLOCK_SECONDS = 2.0
 """For so long it is tried to give locks back; else their leases run out."""
 
 
 class Keeper:
-    """Renews the leases of one transaction's locks, once it has any. `keys`: where they are.
+    """Renews the leases of one transaction's locks, once it has any. `where`: these are.
 
     It refers to its transaction only between `begin` and `stop`, so that no circle of the two is left behind.
     """
 
-    __slots__ = ("_ends_at", "_every", "_keeping", "_keys", "_owner", "_session")
+    __slots__ = ("_ends_at", "_every", "_keeping", "_owner", "_session", "_where")
 
-    def __init__(self, session: Session, owner: TxId, keys: Mapping[_Key, None], ends_at: float) -> None:
+    def __init__(self, session: Session, owner: TxId, where: Whereabouts, ends_at: float) -> None:
         self._session = session
         self._owner = owner
-        self._keys = keys
+        self._where = where
         self._ends_at = ends_at
         self._keeping: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self._every = 0.0
@@ -58,6 +57,6 @@ class Keeper:
         while (left := self._ends_at - self._session.seconds()) > 0:
             every = self._session.renewals.of_locks
             with suppress(errors.Error):  # the commit will tell if a lock was lost
-                await self._session.call(KeepLocksCall(self._owner, list(self._keys)), timeout=every)
+                await self._session.call(KeepLocksCall(self._owner, self._where), timeout=every)
             await asyncio.sleep(min(every, left))
         await over()

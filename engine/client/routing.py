@@ -141,8 +141,8 @@ class Router:
             assert address is not None
             self._send(errand, items, address)
         if errand.todo:
-            for item in errand.todo:
-                self._explain(errand, partitions[item])
+            for number in dict.fromkeys([partitions[item] for item in errand.todo]):
+                self._explain(errand, number)
             self._again(errand, stale=True)
 
     def _ask_elsewhere(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from engine import errors
 from engine.client.batches import STAGED_ABOVE, grown
-from engine.client.calls import Call, GetCall, LockCall, UnlockCall
+from engine.client.calls import Call, GetCall, LockCall, UnlockCall, Whereabouts
 from engine.client.deciding import decide
 from engine.client.ends import CheckCall, CommitCall
 from engine.client.entered import refuse_own_locks
@@ -74,7 +74,8 @@ class Transaction:
         self._astray: dict[_Key, None] = {}  # some of these: the call that was to lock them failed, perhaps not everywhere
         self._in_turn = asyncio.Lock()  # tasks that share a transaction touch keys one after the other
         self._state = "open"
-        self._keeper = Keeper(session, self._owner, self._asked_for, self._ends_at)
+        self._where = Whereabouts(self._asked_for)
+        self._keeper = Keeper(session, self._owner, self._where, self._ends_at)
         self.dropped = False  # nobody has it any more
         self._late = False  # what it only writes is locked by the commit
         self._unlocked = False  # it has written such
@@ -421,10 +422,10 @@ class Transaction:
     async def _release(self, keys: dict[_Key, None] | None = None) -> bool:
         """Give back what may be locked for it, or only where these keys are; it waits for none of its keys any more.
         Whether all have heard that."""
-        keys = self._asked_for if keys is None else keys
-        if keys and self.concurrency is Concurrency.PESSIMISTIC:
+        where = self._where if keys is None else Whereabouts(keys)
+        if (self._asked_for if keys is None else keys) and self.concurrency is Concurrency.PESSIMISTIC:
             try:
-                await self.session.call(UnlockCall(self._owner, list(keys)), timeout=UNLOCK_SECONDS)
+                await self.session.call(UnlockCall(self._owner, where), timeout=UNLOCK_SECONDS)
             except errors.Error:
                 return False  # the locks' leases run out
         return True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine import errors
-from engine.client.calls import GetCall, KeepLocksCall, LockCall, PutCall, SwapCall, UnlockCall
+from engine.client.calls import GetCall, KeepLocksCall, LockCall, PutCall, SwapCall, UnlockCall, Whereabouts
 from engine.client.cuts import KeepCutCall, TakeCutCall
 from engine.client.ends import StatusCall
 from engine.client.scans import CountCall, ScanCall
@@ -267,9 +267,9 @@ async def _hold(client: Client, rng: Random, namespace: str) -> None:
     await client.call(LockCall(owner, namespace, keys, 100, shared=rng.random() < 0.5), timeout_ns=TIMEOUT_NS)
     await client.pause(rng.randrange(50) * 1_000_000)
     if rng.random() < 0.5:
-        await client.call(KeepLocksCall(owner, held), timeout_ns=TIMEOUT_NS)
+        await client.call(KeepLocksCall(owner, Whereabouts(held)), timeout_ns=TIMEOUT_NS)
     if rng.random() < 0.7:
-        await client.call(UnlockCall(owner, held), timeout_ns=TIMEOUT_NS)
+        await client.call(UnlockCall(owner, Whereabouts(held)), timeout_ns=TIMEOUT_NS)
 
 
 async def _remember(client: Client, rng: Random, namespace: str) -> None:
