@@ -94,7 +94,8 @@ class Demander(Rule):
     def switch(self, new: NewMap) -> None:
         """A new topology: what changed is demanded anew, of whoever is primary now."""
         core, changed = self.core, new.changed
-        drop(self.settling.told, {local.number: local for local in changed})
+        if self.settling.told:
+            drop(self.settling.told, {local.number: local for local in changed})
         if self.rest.begins():
             changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
         self._begin_anew(anew := self.held.switch(changed, self._sessions.values()))

@@ -8,9 +8,10 @@ a partition that this node leads is served by then is not known before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from typing import TypeAlias
 
-from rebalance.partition import LocalPartition, Role
+from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
 from rebalance.rule import NewMap
 from rebalance.table import Placement, Topology
 from wal.ids import NodeId
@@ -22,6 +23,15 @@ LOOKED_OF_WORK = 4
 CHANGED_OF_WORK = 8
 """And so many of which it says something else."""
 _NOBODY: tuple[NodeId, ...] = ()
+Group: TypeAlias = tuple[tuple[NodeId, ...], tuple[NodeId, ...], Receivers]
+"""Who is waited for, and who is not, in a partition (`rebalance.partition.LocalPartition`)."""
+
+
+def group_of(placement: Placement, node: NodeId, pending: Container[NodeId] = ()) -> Group:
+    """It, of a partition that `node` leads; `pending`: copies that it has vouched for."""
+    needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
+    moving = tuple(n for n in placement.copies if n != node and n not in needed)
+    return needed, moving, (tuple(sorted(needed)), tuple(sorted(moving)))
 
 
 class Walked(NewMap, frozen=True):
@@ -54,6 +64,8 @@ class Placed:
         self._named: list[LocalPartition] = []  # that it leads by this map, and may not serve yet
         self._new: dict[int, None] = {}  # those of them that are new to it
         self._concern: list[LocalPartition] = []  # of those that moved, those that it leads by either map
+        self._groups: list[Group] = []  # of each of those, where it has vouched for nobody
+        self._grouped: dict[object, Group] = {}
         self._left: list[LocalPartition] = []
         self._gone: list[LocalPartition] = []
         self._no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
@@ -101,28 +113,42 @@ class Placed:
                 self._changed.append(local)
             if role.leads:
                 self._concern.append(local)
+                self._groups.append(self._group_of(placement))
                 self._named.append(local)
                 if is_new:
                     self._new[local.number] = None
             elif was_role.leads:
                 self._left.append(local)
                 self._concern.append(local)
+                self._groups.append(NOBODY)
             if role is nothing:
                 self._gone.append(local)
 
-    def take(self, group: Callable[[LocalPartition], None], *, light: bool) -> Walked:
-        """Let the map take effect. Of those that this node leads now, or did, `group` is to find out who is waited for.
+    def _group_of(self, placement: Placement) -> Group:
+        whole = placement.owners == placement.in_sync and not placement.asynchronous  # how it nearly always is
+        key = placement.owners if whole else (placement.owners, placement.in_sync, placement.asynchronous)
+        known = self._grouped.get(key)
+        if known is None:
+            assert self.node is not None
+            known = self._grouped[key] = group_of(placement, self.node)
+        return known
+
+    def take(self, group: Callable[[LocalPartition], None], vouched: Container[int], *, light: bool) -> Walked:
+        """Let the map take effect. Of those that this node leads now, or did, and in which it has `vouched` for copies,
+        `group` is to find out who is waited for.
 
         What is being promoted already is told again, unless the map is a `light` one.
         """
         for local, (placement, role) in zip(self.moved, self._becomes, strict=True):
             local.become(placement, role)
-        for local in self._concern:
-            group(local)
-        new, promoting = self._new, Role.PROMOTING
+        for local, known in zip(self._concern, self._groups, strict=True):
+            local.needed, local.moving, local.receivers = known
+            if local.number in vouched:
+                group(local)
+        new, promoting, version = self._new, Role.PROMOTING, self.topology.version.number
         promoted = [h for h in self._named if h.role is promoting and (not light or h.number in new)]
         for local in promoted:
-            local.since = self.topology.version.number
+            local.since = version
         return Walked(
             moved=self.moved,
             changed=self._changed,

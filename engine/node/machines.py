@@ -44,8 +44,8 @@ from rebalance.entropy import AntiEntropy
 from rebalance.going import all_stay
 from rebalance.lives import next_incarnation
 from rebalance.mutations import Mutations
-from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
-from rebalance.placing import what_changed
+from rebalance.partition import NOBODY, LocalPartition, Role
+from rebalance.placing import Group, group_of, what_changed
 from rebalance.promotion import Promotion
 from rebalance.rule import NewMap, Rule
 from rebalance.stability import Stability
@@ -90,7 +90,7 @@ class Machines:
         self.desk = Desk(core, self._ask_again)
         self._draining: dict[int, int] = {}  # partitions that an exchange or a step hands over, and since when
         self._taking: dict[int, int] = {}  # partitions that a step gave to this node, and when
-        self._groups: dict[tuple[object, ...], tuple[tuple[NodeId, ...], tuple[NodeId, ...], Receivers]] = {}
+        self._groups: dict[tuple[object, ...], Group] = {}
         self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self.turns = Turns()  # noted by whoever pays them
         self.checkpointing = False  # one is being written
@@ -223,7 +223,7 @@ class Machines:
         core.serving = core.is_listed_by(topology)
         core.local += placed.added
         self._groups = {}
-        new = placed.take(self._group, light=light)
+        new = placed.take(self._group, self.supply.vouching.pending, light=light)
         if light:
             core.maps.left.extend(core.now - self._draining.get(local.number, core.now) for local in new.left)
         self._keep_all()
@@ -312,11 +312,12 @@ class Machines:
     def _begin_again(self, new: NewMap) -> None:
         """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so."""
         core, known = self.core, self.core.replica.partitions
-        for local in new.promoted if core.topology is not None and core.topology.interventions else ():
-            state = known.get(local.number)
-            for namespace, fragment in list(state.fragments.items()) if state is not None and state.fragments else ():
-                if fragment.loading:
-                    core.log(r.FragmentClear(namespace, local.number, "the partition begins again with nothing", True))
+        if core.topology is None or not core.topology.interventions:
+            return
+        states = map(known.get, [local.number for local in new.promoted])
+        for state in [state for state in states if state is not None and state.fragments]:
+            for namespace in [namespace for namespace, fragment in state.fragments.items() if fragment.loading]:
+                core.log(r.FragmentClear(namespace, state.number, "the partition begins again with nothing", True))
 
     def _unpark(self, _: NewMap | None = None) -> None:
         """What waited for the exchange is asked again, but where the partition has yet to be promoted."""
@@ -335,7 +336,7 @@ class Machines:
 
     def _group(self, local: LocalPartition) -> None:
         """Who is waited for, and who is not, in one partition."""
-        node, placement = self.core.node, local.placement
+        placement = local.placement
         if not local.role.leads:
             local.needed, local.moving, local.receivers = NOBODY
             return
@@ -345,9 +346,7 @@ class Machines:
         key = placement.owners if whole else (placement.owners, placement.in_sync, placement.asynchronous, tuple(pending))
         known = self._groups.get(key)
         if known is None:
-            needed = tuple(n for n in placement.owners if n != node and (n in placement.in_sync or n in pending))
-            moving = tuple(n for n in placement.copies if n != node and n not in needed)
-            known = self._groups[key] = (needed, moving, (tuple(sorted(needed)), tuple(sorted(moving))))
+            known = self._groups[key] = group_of(placement, self.core.node, pending)
         local.needed, local.moving, local.receivers = known
 
     def _evict(self, new: NewMap) -> None:

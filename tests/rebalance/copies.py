@@ -350,7 +350,7 @@ class Copy:
         while not placed.is_found:
             placed.look_on()
         self.local += placed.added
-        new = placed.take(self._group, light=False)
+        new = placed.take(self._group, self.supply.vouching.pending, light=False)
         self.supply.switch(new)
         for local in self.local:
             self._group(local)

@@ -159,7 +159,7 @@ def test_a_partition_that_serves_by_the_time_a_map_takes_effect_serves_on() -> N
     with _formed(1) as (_, _, newest):
         placed = _placed([local], msgspec.structs.replace(leading, version=2, in_sync=("n1",)), newest)
     local.activate()
-    new = placed.take(lambda _: None, light=False)
+    new = placed.take(lambda _: None, (), light=False)
     assert local.role is Role.PRIMARY
     assert not new.promoted
     assert new.moved == [local]
@@ -172,7 +172,7 @@ def test_a_partition_that_is_promoted_yet_is_told_again_but_by_a_light_step(ligh
     placed_at_once(local, leading, "n1")
     with _formed(1) as (_, _, newest):
         placed = _placed([local], leading, newest)
-    assert placed.take(lambda _: None, light=light).promoted == ([] if light else [local])
+    assert placed.take(lambda _: None, (), light=light).promoted == ([] if light else [local])
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 15, 16, 64, 1_000])
