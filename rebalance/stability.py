@@ -18,6 +18,8 @@ from wal.ids import Namespace
 
 LOOK_MS = 1_000
 """From look to look."""
+LOOK_AT_OTHERS = 16
+"""At each so manieth look the partitions that others lead are looked at, too, in case no tail is left there."""
 NAMES_AT_ONCE = 500
 
 
@@ -29,6 +31,7 @@ class Stability(Rule):
         self.core = core
         self._shipping = shipping
         self._look_at = 0
+        self._looks = 0
         self._looking: list[int] = []  # partitions
         self._stood, self._stands = ByFragment[int](), ByFragment[int]()  # LWM at the last look, and at this one
 
@@ -40,15 +43,16 @@ class Stability(Rule):
     def tick(self) -> None:
         """Look at all that have a tail, a piece at a time."""
         self._look_at = self.core.now + LOOK_MS * MS
+        self._looks += 1
         self._looking = list(self.core.replica.tails.parts)
         self._stood, self._stands = self._stands, ByFragment()
         self.core.resume(self._go_on)
 
     def _go_on(self) -> None:
-        core, looked = self.core, 0
+        core, looked, others = self.core, 0, not self._looks % LOOK_AT_OTHERS
         while self._looking and looked < NAMES_AT_ONCE:
             number = self._looking.pop()
-            looked += self._look_at_all(number)
+            looked += self._look_at_all(number) if others or leads(core, number) is not None else 1
             self._stood.parts.pop(number, None)
         core.work += looked
         if self._looking:
