@@ -45,13 +45,15 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from operator import or_
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
-from wal.records import Record
+from wal.records import KINDS, Record
 
 R = TypeVar("R")
 
@@ -265,6 +267,15 @@ def decode_body_as(decode: Callable[[memoryview], list[R]], header: BlockHeader,
     if len(records) != header.records:
         raise NewerFormat(f"the checksum is right and there are {len(records)} records: expected {header.records}")
     return records
+
+
+def opening(kinds: Iterable[type[msgspec.Struct]]) -> Callable[[memoryview], list[Any]]:
+    """A decoder that opens of records what these kinds have, each by the tag of one of `wal.records`; of others nothing."""
+    opened = {kind.__struct_config__.tag: kind for kind in kinds}
+    bare = partial(msgspec.defstruct, fields=[], frozen=True, array_like=True, gc=False)
+    tags = {str(kind.__struct_config__.tag): kind.__name__ for kind in KINDS}
+    union: Any = reduce(or_, (opened.get(tag) or bare(name, tag=tag) for tag, name in tags.items()))
+    return msgspec.msgpack.Decoder(list[union]).decode
 
 
 def encode_trailer(trailer: Trailer) -> bytes:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -33,12 +33,12 @@ from wal.codec import (
     FormatError,
     NewerFormat,
     big_endian,
-    decode_body,
     decode_body_as,
     native,
+    opening,
 )
 from wal.ids import Fragment
-from wal.index import FragmentIndex, Parts, SegmentIndex, touched_by
+from wal.index import FragmentIndex, Parts, SegmentIndex
 from wal.records import Record
 from wal.scan import RawBlock
 
@@ -77,7 +77,39 @@ class _Update(msgspec.Struct, frozen=True, array_like=True, tag="update", gc=Fal
     writes: list[_At]
 
 
+class _History(msgspec.Struct, frozen=True, array_like=True, tag="history", gc=False):
+    writes: list[_At]
+
+
+class _Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare", gc=False):
+    tx: bytes
+    partition: int
+    epoch: int
+    writes: list[_At]
+
+
+class _Range(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    namespace: str
+
+
+class _Outcome(msgspec.Struct, frozen=True, array_like=True, tag="outcome", gc=False):
+    tx: bytes
+    partition: int
+    epoch: int
+    how: bool
+    ranges: list[_Range]
+
+
+class _NoOp(msgspec.Struct, frozen=True, array_like=True, tag="noop", gc=False):
+    partition: int
+    epoch: int
+    ranges: list[_Range]
+
+
 _leanly = msgspec.msgpack.Decoder(list[_Update]).decode
+_any = opening((_Update, _History, _Prepare, _Outcome, _NoOp))
+_WRITING, _ENDING = (_Update, _History, _Prepare), (_Outcome, _NoOp)
+"""What has counters of fragments: `spans` of `wal.records`."""
 
 
 class PartsTold(msgspec.Struct, frozen=True, array_like=True):
@@ -109,13 +141,13 @@ class PartsBuilder:
             body = memoryview(raw.data)[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + raw.header.length]
             sizes = list(map(len, _split(body)))
             at, seed = BLOCK_HEADER_BYTES + raw.header.length - sum(sizes), crc32c(raw.data[:BLOCK_HEADER_BYTES])
-            speaking, spoken = _speaking(raw), dict[str, dict[int, int]]()
+            (speaking, note), spoken = _speaking(raw), dict[str, dict[int, int]]()
             for number, (first, end, size) in enumerate(_cut(sizes)):
                 parts.records.append(end - first)
                 parts.sizes.append(size)
                 parts.crcs.append(crc32c(raw.data[at : at + size], seed))
                 at += size
-                _note(spoken, number, speaking[first:end])
+                note(spoken, number, speaking[first:end])
             self._go_on(spoken)
         parts.parted.append(len(parts.sizes) > parts.firsts[-1])
         parts.firsts.append(len(parts.sizes))
@@ -181,16 +213,34 @@ def _note(spoken: dict[str, dict[int, int]], number: int, said: Sequence[_Update
             mine[write.partition] = (mine.get(write.partition, 256 * number) & 0xFF00) + number
 
 
+def _note_any(spoken: dict[str, dict[int, int]], number: int, said: Sequence[msgspec.Struct]) -> None:
+    """The same of records of all kinds: the loop for transactions."""
+    first = 256 * number
+    for record in said:
+        if isinstance(record, _WRITING):
+            for write in record.writes:
+                partition, mine = write.partition, spoken.get(write.namespace)
+                if mine is None:
+                    mine = spoken[write.namespace] = {}
+                mine[partition] = (mine.get(partition, first) & 0xFF00) + number
+        elif isinstance(record, _ENDING):
+            partition = record.partition
+            for ended in record.ranges:
+                mine = spoken.setdefault(ended.namespace, {})
+                mine[partition] = (mine.get(partition, first) & 0xFF00) + number
+
+
 _ONCE = [bytes((number, number)) for number in range(256)]
 
+_Noting: TypeAlias = Callable[[dict[str, dict[int, int]], int, Sequence[Any]], None]
 
-def _speaking(raw: RawBlock) -> list[_Update]:
-    """Of which fragments each record has counters. Nearly all blocks have updates only: of these nothing else is opened."""
+
+def _speaking(raw: RawBlock) -> tuple[Sequence[msgspec.Struct], _Noting]:
+    """Of which fragments each record has counters. Nearly all blocks have updates only, or those of transactions."""
     try:
-        return decode_body_as(_leanly, raw.header, raw.data)
+        return decode_body_as(_leanly, raw.header, raw.data), _note
     except NewerFormat:
-        said = map(touched_by, ([record] for record in decode_body(raw.header, raw.data)))
-        return [_Update([_At(*name) for name, (_, high) in touched.items() if high]) for touched in said]
+        return decode_body_as(_any, raw.header, raw.data), _note_any
 
 
 def _cut(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from array import array
 from binascii import crc32
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple
 
 import msgspec
 
 from wal import records as r
 from wal.checksum import crc32c
-from wal.codec import HEADER_BYTES, FormatError, SegmentHeader, big_endian, decode_body_as
+from wal.codec import HEADER_BYTES, FormatError, SegmentHeader, big_endian, decode_body_as, opening
 from wal.disk import DiskError
 from wal.ids import DECISIONS, whole_of
 from wal.register import HASH_BITS, PAGE_BITS, End, Written, key_name, mention_name, width_for, worth_it
@@ -66,14 +66,8 @@ class _Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=F
 _WRITING = frozenset((_Update, _History, _Prepare))
 _MENTIONING = (r.EpochStart, r.Undo, r.FragmentClear, r.FragmentReady, r.Origin, r.Committed)
 """Records that concern a key which they do not name, or say where its transactions come from."""
-_OPENED: list[Any] = [_Update, _History, _Prepare, _Outcome, _Preload, *_MENTIONING]
-_TAGS = {kind.__struct_config__.tag for kind in _OPENED}
-_BARE = [
-    msgspec.defstruct(kind.__name__, [], frozen=True, array_like=True, tag=str(kind.__struct_config__.tag), gc=False)
-    for kind in r.KINDS
-    if kind.__struct_config__.tag not in _TAGS
-]
-_body: Callable[[memoryview], list[msgspec.Struct]] = msgspec.msgpack.Decoder(list[Union[(*_OPENED, *_BARE)]]).decode  # type: ignore[valid-type]  # a union that is computed
+_OPENED = (_Update, _History, _Prepare, _Outcome, _Preload, *_MENTIONING)
+_body = opening(_OPENED)
 
 
 class Reach(NamedTuple):
@@ -140,13 +134,13 @@ class RegisterBuilder:
         for record in decode_body_as(_body, raw.header, raw.data):
             kind = type(record)
             if kind in _WRITING:
-                writes += record.writes  # type: ignore[attr-defined]
+                writes += record.writes
             elif kind is _Outcome:
-                keys.add(key_name(DECISIONS, whole_of(record.tx)))  # type: ignore[attr-defined]
+                keys.add(key_name(DECISIONS, whole_of(record.tx)))
             elif kind is _Preload:
-                keys.update(self._hashed(record.namespace, [record.keys]))  # type: ignore[attr-defined]
+                keys.update(self._hashed(record.namespace, [record.keys]))
             elif kind in _MENTIONING:
-                mentions.update(map(mention_name, r.mentions(record)))  # type: ignore[arg-type]
+                mentions.update(map(mention_name, r.mentions(record)))
         namespaces = dict.fromkeys([write.namespace for write in writes])
         for namespace in namespaces:
             mine = writes if len(namespaces) == 1 else [write for write in writes if write.namespace == namespace]

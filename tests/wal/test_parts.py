@@ -13,14 +13,27 @@ from tests.support.memory_disk import MemoryDisk
 from tests.wal import golden
 from tests.wal.logs import open_log, outcome, prepare
 from wal import Block, Log, LogSettings, PartitionCounter, Want, inspect, read, verify
-from wal.codec import TRAILER_BYTES, FormatError, decode_body
+from wal.codec import BLOCK_HEADER_BYTES, TRAILER_BYTES, BlockHeader, FormatError, decode_body, encode_body
 from wal.footer import Span, Told
 from wal.history import BlockView
 from wal.ids import Fragment
 from wal.index import Parts, SegmentIndex, touched_by
-from wal.parts import OFTEN_MAX, PARTS_MAX, RECORDS_MAX, RECORDS_MIN, SPREAD_MAX, Few, cost, holding, near, opened, places
+from wal.parts import (
+    OFTEN_MAX,
+    PARTS_MAX,
+    RECORDS_MAX,
+    RECORDS_MIN,
+    SPREAD_MAX,
+    Few,
+    _speaking,
+    cost,
+    holding,
+    near,
+    opened,
+    places,
+)
 from wal.records import NoOp, Record, Update, Write
-from wal.scan import Scan
+from wal.scan import RawBlock, Scan
 from wal.segment import SegmentBuilder
 from wal.segment_file import Sealed, load_index, read_header, read_trailer, rebuild
 from wal.segments import INDEXES_KEPT
@@ -344,6 +357,18 @@ def test_what_lies_near_is_read_at_once_with_the_header() -> None:
         (5_000, 5_010, [(9, 5_000, 10)]),
     ]
     assert list(near([(4, 900, 300)])) == [(0, 48, []), (900, 1_200, [(4, 900, 300)])]
+
+
+def test_parts_know_the_counters_of_every_kind_of_record() -> None:
+    for record in (record for block in golden.BLOCKS for record in block):
+        body = encode_body([record, record, record])
+        header = BlockHeader(len(body), 0, 1, 3, flags=0, time_ms=1, synced_to=0, previous_crc=0)
+        speaking, note = _speaking(RawBlock(0, header, bytes(BLOCK_HEADER_BYTES) + body, 1))
+        spoken: dict[str, dict[int, int]] = {}
+        note(spoken, 7, speaking)
+        found = {(namespace, partition) for namespace, mine in spoken.items() for partition in mine}
+        assert found == {fragment for fragment, (_, high) in touched_by([record]).items() if high}, record
+        assert all(both == 256 * 7 + 7 for mine in spoken.values() for both in mine.values())
 
 
 def test_the_golden_parts_are_believed() -> None:
