@@ -67,12 +67,14 @@ class Speed:
         jitter: int = 0,
         checkpoint: int = 2 * MS,
         slowness: int = 1,
+        attention: int = 0,
     ) -> None:
         self.turn = turn
         self.sync = sync
         self.jitter = jitter
         self.checkpoint = checkpoint
         self.slowness = slowness  # its processor takes so many times as long as the usual one
+        self.attention = attention  # until its loop, when idle, looks at what came: with what came meanwhile, at most
         self.slow_until = 0  # a disk that has its bad minute
         self.slow = 1
 
@@ -108,6 +110,7 @@ class Machine:
         self._inbox: list[Event] = []
         self._unpaid: Effects | None = None
         self._computing = False  # what is unpaid is still being decided
+        self._summoned = False  # its loop is about to look at what came
         self._left_over: list[Record] = []  # what the log refused
         self._resume: list[Callable[[], None]] = []  # what came due while the process was stopped
         self._waking: int | None = None  # when the heap will wake the node
@@ -118,6 +121,7 @@ class Machine:
         self._current: Fibre | None = None  # the one that runs now
         self._back: list[Fibre] = []  # that came back while a turn was being paid
         self._needed = 0  # up to which LSN the log must be durable for what leaves now
+        self._attends = world.draws.of(f"attention of {name}")
         self._draw = world.draws.of(f"machine {name}")
         self._chance = world.draws.of(f"background {name}")
 
@@ -185,7 +189,7 @@ class Machine:
             draw=self._draw.getrandbits(INCARNATION_BITS),
         )
         self.up, self.paused, self.gone, self.why = True, False, False, ""
-        self._inbox, self._unpaid, self._computing, self._resume = [], None, False, []
+        self._inbox, self._unpaid, self._computing, self._summoned, self._resume = [], None, False, False, []
         self._left_over = []
         self._waking = self._wanted = None
         self._fibres, self._current, self._back = {}, None, []
@@ -260,11 +264,23 @@ class Machine:
     # Turns.
 
     def receive(self, event: Event) -> None:
-        """Something happened; the node takes its turn as soon as it can."""
+        """Something happened; the node takes its turn as soon as it can, and its loop has seen it."""
         if not self.up:
             return
         self._inbox.append(event)
-        if self._unpaid is None and not self.paused:
+        if self._unpaid is not None or self.paused or self._summoned:
+            return
+        if self.speed.attention:
+            self._summoned = True
+            self.world.after(self._attends.randrange(self.speed.attention), self._look, self.boot)
+        else:
+            self._turn()
+
+    def _look(self, boot: int) -> None:
+        if boot != self.boot or not self.up:
+            return
+        self._summoned = False
+        if self._inbox and self._unpaid is None and not self.paused:
             self._turn()
 
     def new_session(self, answer: Callable[[object], None]) -> SessionId:

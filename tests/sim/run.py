@@ -303,10 +303,15 @@ def _live(
     world: World, count: int, rates: dict[str, float], storm_ns: int, result: Result, *, lmdb: bool, pause_ns: int
 ) -> None:
     draw, shape = world.draws.of("live"), result.shape
-    names = [f"n{i}" for i in range(1, count + 1)]
+    names, attention = [f"n{i}" for i in range(1, count + 1)], world.draws.of("how soon loops look")
     for name in names:
         sync, jitter = draw.choice([100_000, 1 * MS, 8 * MS]), draw.choice([0, 400_000])
-        speed = Speed(sync=sync, jitter=jitter, slowness=draw.choice([1, 1, 1, 1, 4]))
+        speed = Speed(
+            sync=sync,
+            jitter=jitter,
+            slowness=draw.choice([1, 1, 1, 1, 4]),
+            attention=attention.choice([0, 0, 100_000, 1 * MS, 5 * MS]),
+        )
         world.add_machine(name, speed=speed, lmdb=lmdb)
     oracles = watch(world)
     if shape.partitions or world.draws.of("maps").random() < LARGE_MAP_SHARE:
