@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from engine.turn.effects import Effects
 from engine.turn.events import Event
 from rebalance.results import ABORTED, COMMITTED
+from rebalance.table import Topology
 from tests.sim.machine import Machine
 from tests.sim.oracles.equality import made
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
-from wal.ids import TxId, piece_number, whole_of
+from wal.ids import Fragment, TxId, piece_number, whole_of
 from wal.records import Outcome
 
 
@@ -45,7 +46,7 @@ class Atomicity(Oracle):
                 here = [(tx, number) for number in parts if number not in self._ledger.given_up]
                 votes.setdefault(whole_of(tx), []).extend(here)
         for tx, pieces in votes.items():
-            ends = {(piece, number): self._end(piece, number) for piece, number in pieces}
+            ends = {(piece, number): self._end(world, newest, piece, number) for piece, number in pieces}
             known = {end for end in ends.values() if end is not None}
             if len(known) > 1:
                 said = {(piece_number(piece), number): end for (piece, number), end in ends.items()}
@@ -54,11 +55,17 @@ class Atomicity(Oracle):
                 for node in made(newest, number):
                     self._judge_copy(world.machines[node], piece, number, next(iter(known), None))
 
-    def _end(self, tx: TxId, number: int) -> bool | None:
-        """Whether it took effect in a partition; None: it wrote nothing there, or never got so far."""
+    def _end(self, world: World, newest: Topology, tx: TxId, number: int) -> bool | None:
+        """Whether it took effect in a partition; None: it wrote nothing there.
+
+        What lies above where all copies stand is nobody's: a primary that was alone in sync died before its log had it.
+        """
         for write in self._ledger.votes[tx][number].writes:
-            span = self._ledger.spans[tx][write.fragment]
-            fact = self._ledger.settled(write.fragment, span.start + 1)
+            counter = self._ledger.spans[tx][write.fragment].start + 1
+            stands = [_stands(world.machines[node], write.fragment) for node in newest.placements[number].in_sync]
+            if stands and max(stands) < counter:
+                return False
+            fact = self._ledger.settled(write.fragment, counter)
             return fact is not None and fact.tx == tx
         return None
 
@@ -75,6 +82,10 @@ class Atomicity(Oracle):
                 f"{tx.hex()} is {_said(commit)}, but {machine.name} answers {outcome} in partition {number}",
                 About(txs=(tx,), partitions=(number,)),
             )
+
+
+def _stands(machine: Machine, name: Fragment) -> int:
+    return machine.node.core.replica.fragment(name).counter.hwm if machine.node is not None else 0
 
 
 def _said(commit: bool) -> str:
