@@ -93,7 +93,7 @@ def contents_now(core: Node, partition: int, *, most: int = AT_ONCE) -> list[Con
             left -= work
         if not walk.done:
             return None
-        digest = store.walked(fragment.name, walk)
+        digest = store.walked(walk)
         if digest is None:
             return None
         found.append(Contents(name, fragment.counter.lwm, [], digest, fragment.digest))
@@ -150,7 +150,7 @@ class _Sum:
                 self.later(self.go_on)
                 return
             self._walk = None
-            digest = core.replica.store.walked((there.namespace, self._partition), walk)
+            digest = core.replica.store.walked(walk)
             if digest is None:
                 probe("contents.overtaken_by_a_checkpoint")
                 self._told(None)

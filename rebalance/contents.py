@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
+
+from wal.ids import Fragment
 
 MASK = (1 << 64) - 1
 
@@ -32,9 +35,8 @@ class Sums(NamedTuple):
 
 
 NOTHING = Sums(0, 0)
-OVERTAKEN = -1
-"""No digest: a checkpoint came before the store below was asked for its own."""
-
+READINGS_MAX = 16
+"""Of one store at a time; two are wanted."""
 HASHED_MAX = 8 << 20
 """Of the values of one piece of a sum; the one with which it is more is its last."""
 HASHED_OF_WORK = 16 << 10
@@ -111,7 +113,8 @@ class Walk:
     """Sums up what one fragment held when the walk began, so many rows at a time, while it goes on changing.
 
     `stored` is the digest of the store below (None: nothing of that is left), `changes` the newest entries of the keys
-    that differ from it, and `held` what some keys contribute to it (None: it has nothing at all).
+    that differ from it, and `held` what some keys contribute to it (None: it has nothing at all). `thawed`: how many
+    checkpoints there were when it was asked for (None: it rests on none).
     """
 
     def __init__(
@@ -119,8 +122,9 @@ class Walk:
         stored: int | None,
         changes: Sequence[tuple[bytes, Entry]],
         held: Held | None,
+        thawed: int | None = None,
     ) -> None:
-        self.stored = stored
+        self.thawed = thawed
         self._sum = stored or 0
         self._changes = changes
         self._held = held
@@ -168,10 +172,12 @@ class Summed(NamedTuple):
 class Reading:
     """Reads what a store holds of one fragment, so many rows at a time, and holds it against the digest that it keeps.
 
-    `kept` says what that is (None: it is not known, or means nothing any more), and `some` reads.
+    `kept` says what that is (None: it is not known, or means nothing any more), and `some` reads. `overtaken`: a checkpoint
+    has changed the fragment meanwhile. The digest does not tell that: if what was put is deleted, it is what it was before.
     """
 
     def __init__(self, kept: Callable[[], int | None], some: Callable[[bytes, int], Summed]) -> None:
+        self.overtaken = False
         self._kept = kept
         self._some = some
         self._expected = kept()
@@ -207,10 +213,31 @@ class Reading:
     def proves(self) -> bool | None:
         """Whether the rows are those of which the digest was made; None: a checkpoint came between, or nobody knows."""
         assert self.done, "some rows were not looked at"
-        if self._kept() != self._expected:
+        if self.overtaken or self._kept() != self._expected:
             return None
         if self._damage:
             return False
         if self._expected is None:
             return None if self._rows else True
         return self._sum & MASK == self._expected
+
+
+class Readings:
+    """Those of one store that are under way."""
+
+    def __init__(self) -> None:
+        self._all: deque[tuple[Fragment, Reading]] = deque()
+
+    def begin(self, name: Fragment, kept: Callable[[], int | None], some: Callable[[bytes, int], Summed]) -> Reading:
+        """One more. Of very many the oldest was given up, most likely, or is to begin again."""
+        reading = Reading(kept, some)
+        self._all.append((name, reading))
+        if len(self._all) > READINGS_MAX:
+            self._all.popleft()[1].overtaken = True
+        return reading
+
+    def overtake(self, changes: Callable[[Fragment], bool]) -> None:
+        """A checkpoint `changes` some fragments in the store."""
+        for name, reading in self._all:
+            reading.overtaken |= changes(name)
+        self._all = deque(each for each in self._all if not (each[1].overtaken or each[1].done))

@@ -198,7 +198,7 @@ class Rows(Protocol):
         """Says what to go through to sum up what a fragment contains now; None: that cannot be done."""
         ...
 
-    def walked(self, name: Fragment, walk: Walk, /) -> int | None:
+    def walked(self, walk: Walk, /) -> int | None:
         """The digest that a walk has come to; None if a checkpoint has overtaken it."""
         ...
 

@@ -103,6 +103,10 @@ class Layer(Generic[E]):
         """Whether it has rows of a fragment, open or packed."""
         return fragment in self.opened or fragment in self.packed
 
+    def changes(self, fragment: Fragment) -> bool:
+        """Whether anything of a fragment is another thing in here than below."""
+        return self.has(fragment) or fragment in self.cleared
+
     def pack(self, fragment: Fragment) -> None:
         """Nothing comes to a fragment for now."""
         rows = self.opened.get(fragment)

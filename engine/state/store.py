@@ -23,7 +23,7 @@ from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
 from engine.state.layer import Layer, merged
 from engine.state.loaded import Encoded, Loaded, Loading
 from rebalance.by_fragment import ByFragment
-from rebalance.contents import OVERTAKEN, Reading, Summed, Walk, row_digest
+from rebalance.contents import Reading, Readings, Summed, Walk, row_digest
 from wal.ids import Fragment, Namespace
 
 
@@ -159,7 +159,7 @@ class LayeredStore:
         self.base = base
         self._active = Layer(Entry)
         self._frozen: Layer[Entry] | None = None
-        self._thawed = 0  # how often
+        self._thawed, self._readings = 0, Readings()  # how often; and what is read meanwhile
         self._live = ByFragment[int | None]()  # rows of the base, as far as they were asked for
 
     @property
@@ -396,18 +396,16 @@ class LayeredStore:
         return partial(Walk, None, changes, None) if alone else partial(self._begin, fragment, changes, self._thawed)
 
     def _begin(self, fragment: Fragment, changes: list[Row], thawed: int) -> Walk | None:
-        stored = self.base.contents(fragment) if thawed == self._thawed else OVERTAKEN
+        stored = self.base.contents(fragment)
         if not stored and ((stored == 0 and not changes) or not self.base.scan(fragment, b"", 1)):
-            return Walk(0, changes, None)
+            return Walk(0, changes, None, thawed)
         if stored is None:
             return None
-        return Walk(stored, changes, Held(self.base, fragment))
+        return Walk(stored, changes, Held(self.base, fragment), thawed)
 
-    def walked(self, fragment: Fragment, walk: Walk) -> int | None:
-        """The digest that a walk came to; None if a checkpoint has changed the store below meanwhile."""
-        if walk.stored is not None and (self.base.contents(fragment) or 0) != walk.stored:
-            return None
-        return walk.digest
+    def walked(self, walk: Walk) -> int | None:
+        """The digest that a walk came to; None if it rests on the store below, and a checkpoint has come since."""
+        return walk.digest if walk.thawed in (None, self._thawed) else None
 
     def changed(self, fragment: Fragment) -> int:
         """How many entries of a fragment lie above the store below."""
@@ -417,7 +415,8 @@ class LayeredStore:
         """Begin to read what the store below holds of a fragment; of one that was cleared here that is nothing."""
         if self._is_cleared(fragment):
             return Reading(lambda: None, lambda _start, _limit: Summed(0, 0, None))
-        return Reading(
+        return self._readings.begin(
+            fragment,
             lambda: None if self._is_cleared(fragment) else self.base.contents(fragment),
             partial(sum_some_of, self.base, fragment),
         )
@@ -436,6 +435,7 @@ class LayeredStore:
     def thaw(self) -> Iterator[dict[Namespace, Any]]:
         """The checkpoint is in the base: forget the frozen layer. What it had, for whoever empties it in pieces."""
         assert self._frozen is not None, "no checkpoint is under way"
+        self._readings.overtake(self._frozen.changes)
         gone = chain(self._frozen.parts(), self._live.taken())
         self._frozen, self._live, self._thawed = None, ByFragment(), self._thawed + 1
         self.base.renew()

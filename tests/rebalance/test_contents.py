@@ -28,7 +28,7 @@ def digest(replica: Replica, name: Fragment = NAME, *, rows_at_once: int = 3) ->
     assert walk is not None
     while not walk.done:
         assert 0 < walk.step(rows_at_once) <= rows_at_once
-    found = replica.store.walked(name, walk)
+    found = replica.store.walked(walk)
     assert found is not None
     return found
 
@@ -118,13 +118,13 @@ def test_a_walk_sees_what_was_there_when_it_began_and_notices_a_checkpoint() -> 
     walk.step(4)
     replica.apply(put(10, b"9", b"w"))  # which does not reach it
     walk.step(6)
-    assert replica.store.walked(NAME, walk) == wanted
+    assert replica.store.walked(walk) == wanted
     image = replica.begin_checkpoint(1, [])
     late = replica.store.walk(NAME)()
     assert late is not None
     write(replica, image)
     late.step(20)
-    assert replica.store.walked(NAME, late) is None, "the store below is another than when it began"
+    assert replica.store.walked(late) is None, "the store below is another than when it began"
     assert digest(replica) == recomputed(replica)
 
 
@@ -150,13 +150,31 @@ def test_what_a_hundred_fragments_contain_is_looked_up_below_when_it_is_summed_u
     walk = begin()
     assert walk is not None
     walk.step(10)
-    assert replica.store.walked(NAME, walk) == wanted
+    assert replica.store.walked(walk) == wanted
     write(replica, replica.begin_checkpoint(2, []))
     overtaken = late()
     assert overtaken is not None
     overtaken.step(10)
     assert overtaken.done
-    assert replica.store.walked(NAME, overtaken) is None, "the store below is another than when it began"
+    assert replica.store.walked(overtaken) is None, "the store below is another than when it began"
+
+
+def test_two_checkpoints_after_which_the_store_contains_what_it_did_are_noticed() -> None:
+    """The walk would find below what it has above, and take it away again; then that is deleted, and its digest with it."""
+    replica = Replica(LayeredStore(MemoryStore()))
+    replica.apply(put(0, b"stays", b"v"))
+    write(replica, replica.begin_checkpoint(1, []))
+    kept = replica.store.base.contents(NAME)
+    replica.apply(put(1, b"for a while", b"v"))
+    walk = replica.store.walk(NAME)()
+    assert walk is not None
+    write(replica, replica.begin_checkpoint(2, []))
+    walk.step(10)
+    replica.apply(put(2, b"for a while", None))
+    write(replica, replica.begin_checkpoint(3, []))
+    assert replica.store.base.contents(NAME) == kept
+    assert walk.done
+    assert replica.store.walked(walk) is None
 
 
 def write(replica: Replica, image: CheckpointImage) -> None:
@@ -240,4 +258,4 @@ def test_what_is_large_is_summed_up_in_pieces_and_is_work() -> None:
     while not walk.done:
         works.append(walk.step(500))
     assert works == [5 + 5 * len(value) // HASHED_OF_WORK] * 2, "the row with which it is too much ends a piece"
-    assert store.walked(NAME, walk) == recomputed(replica)
+    assert store.walked(walk) == recomputed(replica)

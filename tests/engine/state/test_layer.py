@@ -154,7 +154,7 @@ def _summed_up(store: LayeredStore) -> int | None:
     assert walk is not None
     while not walk.done:
         walk.step(99)
-    return store.walked(ACC, walk)
+    return store.walked(walk)
 
 
 def _put(store: LayeredStore) -> list[Entry | None]:

@@ -113,7 +113,7 @@ def contents_digest(replica: Replica, name: Fragment) -> int | None:
         return None
     while not walk.done:
         walk.step(ROWS_AT_ONCE)
-    return replica.store.walked(name, walk)
+    return replica.store.walked(walk)
 
 
 def count_of(replica: Replica, name: Fragment) -> int | None:
