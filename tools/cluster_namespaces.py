@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from engine import aio
-from engine.client.namespaces import NamespaceInfo
+from engine.client.namespaces import NamespaceInfo, check_name_of
 from engine.errors import UsageError
 from rebalance.namespaces import LossPolicy
 from rebalance.table import BACKUPS_MAX
@@ -40,11 +40,15 @@ def namespaces(
 
     The ttl of a namespace is for what is written there from then on without one of its own. Where only one of --backups and
     --async-backups is said, the other one is the cluster's; both are for what is not written yet. What has rows is dropped
-    with --yes only. Exit code 1: there is no such namespace, or somebody else changed it just then.
+    with --yes only. Exit code 1: there is no such namespace, somebody else changed it just then, or the node that was asked
+    hears no majority.
     """
     check_address(address)
     if name is not None and doomed is not None:
         raise UsageError("--set and --drop were both given: expected one of them")
+    for given in (name, doomed):
+        if given is not None:
+            check_name_of(given)
     if ttl is not None and name is None:
         raise UsageError("--ttl is for --set NAME, or for each value that is put")
     settings = _Settings(ttl, backups, async_backups, loss_policy)
@@ -66,6 +70,12 @@ async def _namespaces(
     told = await question(address, "status")
     if not told["formed"]:
         raise Refused(f"{told['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
+    if not told["quorum"]:
+        raise Refused(
+            f"{told['node']} hears no majority of {', '.join(told['baseline'])}: until one is there nobody says how many "
+            f"rows there are, and nothing is changed; `foreshore cluster status {address}` says who is away; another node "
+            "may hear one"
+        )
     async with await aio.connect(address, timeout=seconds) as db:
         if doomed is not None and not yes:
             rows = next((info.rows for info in await db.namespaces() if info.name == doomed), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import msgspec
@@ -47,7 +48,9 @@ def test_an_operator_sees_namespaces_gives_them_settings_and_drops_them(capsys: 
         assert db.namespace("orders").count() == 0
         code, _, err = told("--drop", "orders", "--yes")
         assert (code, "there is no namespace 'orders' to be dropped: there are carts" in err) == (1, True)
-        assert told("--set", "~tx")[0] == 1
+        for words in (["--set", "~tx"], ["--set", "a/b"], ["--drop", "a/b", "--yes"], ["--drop", ""]):
+            code, out, err = told(*words)
+            assert (code, out) == (2, ""), err
         assert told("--set", "a", "--drop", "b")[0] == 2
         assert told("--ttl", "5")[0] == 2
         assert told("--async-backups", "1")[0] == 2
@@ -85,3 +88,19 @@ def test_an_operator_gives_a_namespace_asynchronous_copies(capsys: pytest.Captur
         assert code == 1
         assert out.count("3 of 6 copies at most in namespaces with 5 backups: only n1, n2, n3 hold data") == 1
         assert (" groups=backups:" in out, "{" in out) == (True, False), "a line is for a person and for grep"
+
+
+@pytest.mark.processes
+def test_without_a_majority_an_operator_is_told_so_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """And not, after the whole timeout, that there was no connection to somebody."""
+    with cluster(3, timeout=PATIENCE_SECONDS) as nodes:
+        told = partial(_told, capsys, nodes.addresses.split(",")[0])
+        nodes.kill("n2")
+        nodes.kill("n3")
+        until = time.monotonic() + PATIENCE_SECONDS
+        while "no majority of the baseline is there" not in told(command="status")[1]:
+            assert time.monotonic() < until, "it went on to hear one"
+        for words in ([], ["--drop", "orders", "--yes"], ["--set", "carts"]):
+            code, out, err = told(*words, "--timeout", str(PATIENCE_SECONDS))
+            assert (code, out) == (1, "")
+            assert "n1 hears no majority of n1, n2, n3: until one is there nobody says" in err
