@@ -87,9 +87,9 @@ class Joining:
         candidate = Candidate(message.node, message.allocation, message.incarnation, message.address, message.domain)
         if self.names.taken(message.node, message.allocation, message.incarnation):
             return False  # whoever speaks to it tells it
-        known = self.seen.get(message.node)
-        if known is not None and known.allocation == candidate.allocation and known.incarnation > candidate.incarnation:
-            return False  # an earlier life of it, delayed
+        _, asks = self._asked.get(message.node, (0, message))
+        if asks.allocation == message.allocation and asks.incarnation > message.incarnation:
+            return False  # an earlier life of it, delayed; or its disk was set back, and the later one asks no more
         self.seen[message.node] = candidate
         if topology is None:
             return False

@@ -192,6 +192,28 @@ def test_who_comes_back_at_once_is_called_where_it_listens_now() -> None:
             assert Connect("n3", address) in core.effects.tasks
 
 
+def test_of_two_lives_that_ask_the_later_one_counts_and_for_as_long_as_it_asks() -> None:
+    """A disk that is set back has lives that count from an earlier one. What the one before has said, and what comes late,
+    does not keep this one out for good (seed 900143)."""
+    with Stage(None) as stage:
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        node = stage["n1"].node
+        assert node is not None
+        core, joining = node.core, node.membership.joining
+
+        def asks(incarnation: int) -> int:
+            join = Join("n3", "n3-disk1", incarnation, address="", domain="", version=core.version, cluster="", silent=[])
+            node.membership.on_join("n3", join)
+            return joining.seen["n3"].incarnation
+
+        assert asks(8 << 20) == 8 << 20
+        assert asks(9 << 20) == 9 << 20
+        assert asks(8 << 20) == 9 << 20
+        stage.wait(3 * core.settings.suspicion_ms)
+        assert asks(8 << 20) == 8 << 20
+
+
 def test_another_disk_makes_no_map_in_a_members_name_while_the_member_is_there() -> None:
     with Stage(None) as stage:
         node = stage["n1"].node

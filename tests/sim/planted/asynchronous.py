@@ -33,14 +33,23 @@ def an_asynchronous_copy_is_waited_for(machine: Machine) -> None:
     assert machine.node is not None
     node = machine.node
 
-    def group(original: Callable[[LocalPartition], None], local: LocalPartition) -> None:
-        original(local)
+    def wait_for(local: LocalPartition) -> None:
         if local.mine and (behind := local.placement.asynchronous):
-            local.needed += behind
+            local.needed += tuple(n for n in behind if n not in local.needed)
             local.moving = tuple(n for n in local.moving if n not in behind)
             local.receivers = (tuple(sorted(local.needed)), tuple(sorted(local.moving)))
 
+    def group(original: Callable[[LocalPartition], None], local: LocalPartition) -> None:
+        original(local)
+        wait_for(local)
+
+    def keep_all(original: Callable[[], None]) -> None:  # a new map has just taken effect
+        for local in node.core.local:
+            wait_for(local)
+        original()
+
     around(node, "_group", group)
+    around(node, "_keep_all", keep_all)
 
 
 @ASYNCHRONOUS.fault("4")
