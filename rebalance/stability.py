@@ -19,7 +19,7 @@ from wal.ids import Namespace
 LOOK_MS = 1_000
 """From look to look."""
 LOOK_AT_OTHERS = 16
-"""At each so manieth look the partitions that others lead are looked at, too, in case no tail is left there."""
+"""One look in so many takes in the partitions that others lead, too, in case no tail is left there."""
 NAMES_AT_ONCE = 500
 
 
