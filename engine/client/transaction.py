@@ -113,7 +113,8 @@ class Transaction:
 
     def holds(self, namespace: NamespaceName, keys: Iterable[bytes] | None, *, shared: bool) -> bytes | None:
         """A key of these (None: of all) that nobody else can lock beside it, to read it (`shared`) or to write it."""
-        if self.concurrency is Concurrency.OPTIMISTIC or self.over or self.dropped:
+        ended = self.over or self.dropped or self.session.seconds() >= self._ends_at
+        if self.concurrency is Concurrency.OPTIMISTIC or ended:
             return None
         touched, reads = self._read.get(namespace, {}), self._shared.get(namespace, {}) if shared else {}
         return next((key for key in (touched if keys is None else keys) if key in touched and key not in reads), None)

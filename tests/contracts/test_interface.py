@@ -203,6 +203,25 @@ def test_waiting_for_ones_own_transaction_is_told_at_once(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
+def test_ones_own_transaction_whose_time_is_over_is_waited_for(tmp_path: Path) -> None:
+    """What it holds is given back then: who waits for that does not wait for itself."""
+    with engine.open(tmp_path / "node", partitions=1) as db:
+        ns = db.namespace("ns", codec="json")
+        timeout, held = 0.05, False
+        while not held:
+            timeout *= 2
+            with pytest.raises(engine.TransactionTimeout), db.transaction(timeout=timeout) as late:
+                try:
+                    late.namespace(ns).put("k", 1)
+                    held = True
+                    while True:
+                        late.namespace(ns).get("k")
+                except engine.TransactionTimeout:
+                    ns["k"] = 2
+                    raise
+        assert dict(ns) == {"k": 2}
+
+
 def test_after_close_everything_says_so(tmp_path: Path) -> None:
     db = engine.open(tmp_path / "node", partitions=1)
     ns, tx = db.namespace("ns"), db.transaction()
