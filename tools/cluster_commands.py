@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from engine.errors import Unavailable
-from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders
+from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders, cluster_settings
 from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, too_full, wait_for
 from tools.terminal import ExitCode, Row, emit, finite, plain, program, show, to_json
 
@@ -49,6 +49,7 @@ async def _init(address: str, nodes: list[str], seconds: float) -> None:
         raise Refused(
             f"{last['node']} did not see {', '.join(missing)} within {seconds:g} s; it sees "
             f"{', '.join(last['seen']) or 'nobody'}: are they running, with --seeds that lead to each other?"
+            + "".join(f"; {said}" for said in cluster_settings.apart(last))
         )
     await form(address, nodes, max(seconds, INIT_SECONDS))
 
@@ -104,6 +105,7 @@ class Whole(msgspec.Struct, frozen=True):
             for m in asked["members"]
             if m["aside"]
         ]
+        found += cluster_settings.differing(asked, self.members)
         away = [name for name in asked["baseline"] if name not in self.members]
         if away:
             found.append(f"{', '.join(away)} should hold data and {'is' if len(away) == 1 else 'are'} not here")
@@ -147,6 +149,7 @@ class Whole(msgspec.Struct, frozen=True):
             yield {
                 "node": name,
                 "address": member["address"],
+                "durability": cluster_settings.unlike(self.asked, self.members, name),
                 "state": _state(member, status),
                 "primary": member["primary"],
                 "in_sync": member["owning"],
@@ -187,6 +190,7 @@ class Whole(msgspec.Struct, frozen=True):
             "coordinator": asked["coordinator"],
             "partitions": asked["partition_count"],
             "backups": asked["backups"],
+            "durability": list(cluster_settings.durabilities(asked, self.members)) or None,
             "async_backups": asked.get("async_backups") or None,
             "primaries_per_member": f"{min(primaries)}..{max(primaries)}",
             "under_replicated": asked["under_replicated"],

@@ -21,7 +21,7 @@ from msgspec.inspect import CustomType, EnumType, Field, IntType, ListType, Meta
 
 from engine.errors import UsageError
 from engine.host.server import ServerConfig
-from engine.turn.settings import Settings
+from engine.turn.settings import FIXED, Settings
 
 ENVIRONMENT = "FORESHORE_"
 OTHERS = frozenset({"FORESHORE_JAVA_HOME"})
@@ -65,11 +65,13 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
         return {"flag": "true or false", "list": "a list of texts", "path": "a path"}.get(self.kind, "a text")
 
 
+_NOT_GIVEN = ("settings", "chosen")
+"""Fields that are no keys."""
 _TYPES: dict[str, object] = {
     field.name: field.type
     for struct in (ServerConfig, Settings)
     for field in msgspec.structs.fields(struct)
-    if field.name != "settings"
+    if field.name not in _NOT_GIVEN
 }
 
 
@@ -79,7 +81,7 @@ def _keys() -> dict[str, Key]:
         info = type_info(struct)
         assert isinstance(info, StructType)
         for field in info.fields:
-            if field.name != "settings":
+            if field.name not in _NOT_GIVEN:
                 found[field.name] = _key(field)
     return found
 
@@ -145,8 +147,9 @@ def load(
         raise UsageError(
             f"{key.name} is missing ({key.meaning}): give {key.flag}, {key.variable}, or {key.name} in the file of --config"
         )
+    chosen = frozenset(FIXED).intersection(values)
     settings = Settings(**{name: values.pop(name) for name in Settings.__struct_fields__ if name in values})  # type: ignore[arg-type]  # `checked` made each by its field's type
-    return ServerConfig(**values, settings=settings)  # type: ignore[arg-type]  # as above
+    return ServerConfig(**values, settings=settings, chosen=chosen)  # type: ignore[arg-type]  # as above
 
 
 def checked(name: str, value: object, where: str, *, text: bool) -> object:

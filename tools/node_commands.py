@@ -21,6 +21,7 @@ from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
 from engine.host.sockets import take_all_files
 from engine.turn.turns import collect_nothing
+from tools import cluster_settings
 from tools.allocator import give_large_blocks_back
 from tools.asking import Refused, listens, question, run, too_full, wait_for
 from tools.config import KEYS, Key, load, toml_line
@@ -214,6 +215,9 @@ def status_lines(found: dict[str, Any]) -> list[str]:
             {"cluster": found["cluster_name"], "id": found.get("cluster"), "version": found["version"] if formed else None}
         ),
         plain({"coordinator": found.get("coordinator"), "seen": found["seen"]}),
+        plain(found.get("habits", {})),
+        *cluster_settings.apart(found),
+        *cluster_settings.ignored(found),
         plain({"durable_lsn": found["durable_lsn"], "checkpointing": found["checkpointing"]}),
         *_room(found.get("disk")),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),

@@ -74,7 +74,7 @@ class Joining:
 
     def on_peer_seen(self, event: PeerSeen) -> bool:
         """A connection to a node was made; whether that may speak under its name."""
-        if self.names.taken(event.node, event.allocation, event.incarnation):
+        if self.names.taken(event.node, event.allocation, event.incarnation) or not self.names.alike.greeted(event):
             return False
         self.seen[event.node] = Candidate(event.node, event.allocation, event.incarnation, event.address, event.domain)
         if self.core.topology is None or self.core.topology.member(event.node) is None:

@@ -264,6 +264,7 @@ class Membership(Rule):
     def _beat(self) -> None:
         core, peers = self.core, self.core.peers()
         self.joining.refresh()
+        self.names.alike.look()
         hearers = tuple(dict.fromkeys([*peers, *self.joining.asked]))  # who asks to join is told who is there
         if hearers:
             beat = self._heartbeat()

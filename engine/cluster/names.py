@@ -12,6 +12,7 @@ now, and nothing that the other one says is heard. It is hung up on, and is refu
 
 from __future__ import annotations
 
+from engine.cluster.alike import Alike
 from engine.cluster.detector import Detector
 from engine.messages import (
     KINDS,
@@ -87,6 +88,7 @@ class Names:
     def __init__(self, core: Core, detector: Detector) -> None:
         self.core = core
         self.detector = detector
+        self.alike = Alike(core)
         self._listed: dict[NodeId, Member] = {}
         self._heard: dict[NodeId, int] = {}  # when the listed life of a member last spoke
         self._begun: dict[tuple[NodeId, str, int], int] = {}  # when another life of a member first spoke
@@ -105,6 +107,8 @@ class Names:
     def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
         if type(message) in _BALLOTED and self._is_out_of_reach(message):
+            return False
+        if self.alike.apart(sender, allocation, incarnation):
             return False
         member = self._listed.get(sender)
         if member is None:

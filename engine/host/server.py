@@ -24,8 +24,9 @@ from engine.host.transport import BEAT, Transport
 from engine.node.node import Node
 from engine.protocol.addresses import split_address
 from engine.protocol.wire import Hello
+from engine.state.identity import Identity
 from engine.turn.events import Event, PeerSeen
-from engine.turn.settings import Settings, check_settings
+from engine.turn.settings import Settings, check_settings, habits_of
 from rebalance.lives import INCARNATION_BITS, next_incarnation
 from wal import DirectoryDisk
 
@@ -48,6 +49,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
     insecure: Annotated[bool, _is("listen on more than loopback, with no TLS and no authentication")] = False
     accept_loss: Annotated[bool, _is("set a damaged end of the log aside and go on without it")] = False
     settings: Settings = Settings()
+    chosen: frozenset[str] = frozenset()  # of what a map fixes, what was given
 
 
 def check_config(config: ServerConfig) -> None:
@@ -123,9 +125,7 @@ class Server:
             inbox = _Inbox()
             transport = Transport(
                 loop,
-                identity=PeerSeen(
-                    identity.node, identity.allocation, incarnation=incarnation, address="", domain="", cluster=""
-                ),
+                identity=_seen_as(identity, incarnation, settings),
                 settings=settings,
                 cluster_id=cluster_id,
                 taken=cluster_id.taken,
@@ -137,7 +137,7 @@ class Server:
             except OSError as error:
                 raise UsageError(f"cannot listen on {config.listen}: {_why(error)}") from error
             address = config.advertise or taken
-            transport.identity = structs.replace(transport.identity, address=address, domain=settings.domain)
+            transport.identity = structs.replace(transport.identity, address=address)
             node = Node(
                 settings,
                 directory.replica,
@@ -147,6 +147,7 @@ class Server:
                 durable_lsn=directory.log.durable_lsn,
                 draw=draw,
             )
+            node.core.chosen = config.chosen
         except BaseException:
             directory.close()
             raise
@@ -194,6 +195,19 @@ class Server:
             else:
                 self.directory.close()
             await self.transport.close()
+
+
+def _seen_as(identity: Identity, incarnation: int, settings: Settings) -> PeerSeen:
+    """How others see this node, but for where it listens."""
+    return PeerSeen(
+        identity.node,
+        identity.allocation,
+        incarnation,
+        address="",
+        domain=settings.domain,
+        cluster="",
+        habits=habits_of(settings),
+    )
 
 
 def _why(error: OSError) -> str:

@@ -333,6 +333,7 @@ class Transport:
             domain=me.domain,
             lock_lease_ms=self._settings.lock_lease_ms,
             result_retention_ms=self._settings.result_retention_ms,
+            habits=me.habits,
         )
 
     def problem_with(self, hello: Hello) -> str:
@@ -439,11 +440,5 @@ class Transport:
 
 
 def _seen(hello: Hello) -> PeerSeen:
-    return PeerSeen(
-        hello.node,
-        hello.allocation,
-        incarnation=hello.incarnation,
-        address=hello.address,
-        domain=hello.domain,
-        cluster=hello.cluster,
-    )
+    life = hello.node, hello.allocation, hello.incarnation
+    return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits)

@@ -180,6 +180,7 @@ class Administration:
             ],
             "anti_entropy": node.entropy.as_object(),
             "asynchronous": node.entropy.following.as_object(each.count(Role.ASYNC)),
+            **node.names.alike.as_object(),
             "held_up_by": node.exchange.held_up,
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}

@@ -20,6 +20,7 @@ import msgspec
 
 from engine.errors import ProtocolError
 from engine.messages import Message
+from engine.protocol.habits import Habits
 from engine.protocol.requests import Reply, Request
 from wal.checksum import crc32c
 
@@ -57,6 +58,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     client: str = ""
     lock_lease_ms: int = 0
     result_retention_ms: int = 0
+    habits: Habits = Habits()
 
 
 MAGIC = "foreshore"

@@ -69,6 +69,7 @@ class Core:
         self.incarnation = incarnation
         self.address = address
         self.affinity = affinity
+        self.chosen: frozenset[str] = frozenset()  # of what a map fixes, what was given; whoever starts the node says so
         self.now = 0
         self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from engine.messages import Message
+from engine.protocol.habits import Habits
 from engine.protocol.requests import Request
 from engine.state.store import CheckpointImage
 from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
@@ -40,6 +41,7 @@ class PeerSeen(msgspec.Struct, frozen=True, gc=False):
     address: str
     domain: str
     cluster: str
+    habits: Habits = Habits()
 
 
 class NameTaken(msgspec.Struct, frozen=True, gc=False):

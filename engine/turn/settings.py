@@ -1,9 +1,10 @@
 """Every setting of a node, with its meaning, default and bounds; times are in milliseconds, sizes in bytes.
 
 A cluster-wide setting (`partitions`, `backups`) is fixed when the cluster is formed and lives in its topology from then
-on; the others may differ from node to node, though there is rarely a reason. `engine.open` forms a cluster of one, with
-defaults of its own for these (`engine.host.embedded.ALONE`). A name says the unit; `foreshore node
-config` prints what is written here, and `tools.config` checks what an operator gives against it.
+on; the others may differ from node to node, though there is rarely a reason, and `engine.cluster.alike` says where it
+matters. `engine.open` forms a cluster of one, with defaults of its own for these (`engine.host.embedded.ALONE`). A name
+says the unit; `foreshore node config` prints what is written here, and `tools.config` checks what an operator gives
+against it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import fields
 
 from engine.errors import UsageError
+from engine.protocol.habits import Habits
 
 
 class Durability(StrEnum):
@@ -87,6 +89,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _is("how fast old segments are compressed into archives, beside the turns; 0: they are not", 0, 64 * _GIB)
     ] = 0
     sync_interval_ms: Annotated[int, _is("time between syncs, with LOG_ONLY and BACKGROUND", 1, _MINUTE)] = 1_000
+
+
+FIXED = ("partitions", "backups", "async_backups")
+"""What is fixed when a cluster is formed: what a node is told of it later counts for nothing."""
+
+
+def habits_of(settings: Settings) -> Habits:
+    """What of them others have to know."""
+    return Habits(settings.durability, settings.heartbeat_ms, settings.suspicion_ms)
 
 
 def check_settings(settings: Settings) -> None:

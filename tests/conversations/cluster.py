@@ -52,7 +52,7 @@ from engine.turn.events import (
     TrimLog,
     WriteCheckpoint,
 )
-from engine.turn.settings import Settings
+from engine.turn.settings import Settings, habits_of
 from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from rebalance.table import Topology
 from tests.conversations.in_turn import in_turn
@@ -213,7 +213,8 @@ class Cluster:
             node = other.node
             assert node is not None
             core = node.core
-            seen = PeerSeen(other.name, other.allocation, core.incarnation, core.address, core.settings.domain, "")
+            life, settings = (other.name, other.allocation, core.incarnation), core.settings
+            seen = PeerSeen(*life, core.address, settings.domain, "", habits_of(settings))
             self.turn(host, [seen])
 
     def crash(self, name: NodeId) -> None:

@@ -17,6 +17,7 @@ from engine.messages import Message
 from engine.protocol.addresses import REDIAL_SECONDS
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
+from engine.turn.settings import habits_of
 from tests.sim.trace import CHATTER, FRAME_HEADER_BYTES
 from wal.ids import NodeId
 
@@ -326,4 +327,5 @@ def _seen(machine: Machine) -> PeerSeen:
         machine.address,
         core.settings.domain,
         core.topology.cluster if core.topology is not None else "",
+        habits_of(core.settings),
     )

@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import UsageError
 from engine.host.server import ServerConfig, check_config
-from engine.turn.settings import Durability, Settings
+from engine.turn.settings import FIXED, Durability, Settings
 from tools.config import CONFIG_BYTES_MAX, KEYS, load, nearest, toml_line
 
 DATA = {"data": "data"}
@@ -22,8 +22,8 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_every_field_is_a_key_with_a_meaning_and_its_default() -> None:
-    fields = [name for struct in (ServerConfig, Settings) for name in struct.__struct_fields__ if name != "settings"]
-    assert list(KEYS) == fields
+    fields = [name for struct in (ServerConfig, Settings) for name in struct.__struct_fields__]
+    assert list(KEYS) == [name for name in fields if name not in {"settings", "chosen"}]
     assert all(key.meaning for key in KEYS.values())
     numbers = [key for key in KEYS.values() if key.kind == "number"]
     assert all(key.least is not None and key.most is not None and key.least < key.most for key in numbers)
@@ -34,7 +34,7 @@ def test_every_field_is_a_key_with_a_meaning_and_its_default() -> None:
 def test_what_is_printed_is_a_configuration_file_of_the_defaults(tmp_path: Path) -> None:
     file = write(tmp_path / "node.toml", "\n".join(map(toml_line, KEYS.values())))
     assert len(tomllib.loads(file.read_text())) == len(KEYS) - 1, "all but the directory have a default"
-    assert load(DATA, {}, file) == ServerConfig(data=Path("data"))
+    assert load(DATA, {}, file) == ServerConfig(data=Path("data"), chosen=frozenset(FIXED))
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(tmp_pa
     flags = {"backups": "4", "cluster": None, "insecure": False}
     config = load(flags, environment, file)
     assert (config.data, config.node, config.settings.backups) == (Path("of file"), "of-environment", 4)
-    assert (config.insecure, config.settings.cluster) == (False, "foreshore")
+    assert (config.insecure, config.settings.cluster, config.chosen) == (False, "foreshore", frozenset({"backups"}))
 
 
 def test_text_becomes_what_the_key_is() -> None:
