@@ -186,6 +186,8 @@ def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], 
     spark.conf.set("fs.viewfs.mounttable.tables.link./by", f"file://{to.parent}")
     url = f"viewfs://tables/by/{to.name}"
     export_by_spark(spark, directories, url, "state", Values.FULL)
+    again = CliRunner().invoke(app, ["export", *directories, "-o", url])
+    assert (again.exit_code, again.stderr) == (2, f"foreshore: {url} is there already: name a new directory\n")
     exported = spark.read.parquet(url)
     assert exported.count() == reader.option("kind", "state").load(",".join(directories)).count()
     assert {row["node"] for row in exported.select("node").distinct().collect()} == {"n1", "n2", "n3"}
@@ -227,6 +229,44 @@ def _tables_that_spark_wrote_are_compared(url: str, directories: list[str], at: 
     assert in_bytes(check_tables([str(at)], rules=Rules(grace_ms=-1))) == in_bytes(here)
     told = CliRunner().invoke(app, ["check", "--sketches", url, "--engine", "spark", "--json"])
     assert told.stdout_bytes == here.findings_bytes() + msgspec.json.encode(here.summary) + b"\n", told.stderr
+
+
+_INTERRUPTED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from tools.reconcile.session import borrowed
+
+begun = Path(sys.argv[1])
+
+def interrupt():
+    while not begun.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def work(_number):
+    begun.touch()
+    time.sleep(600)
+
+try:
+    with borrowed("local[1]") as spark:
+        threading.Thread(target=interrupt, daemon=True).start()
+        spark.sparkContext.parallelize([1], 1).foreach(work)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_who_interrupts_it_is_told_so_and_nothing_else(tmp_path: Path) -> None:
+    run = subprocess.run(  # noqa: S603  # what stands above
+        [sys.executable, "-c", _INTERRUPTED, str(tmp_path / "begun")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert (run.stdout, run.stderr, run.returncode) == ("interrupted\n", "", 0)
 
 
 @pytest.mark.spark

@@ -8,7 +8,6 @@ has a sketch of each directory beside its rows, of the same moment, so that it c
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +16,11 @@ import typer
 
 from engine.errors import CorruptionError, UsageError
 from engine.state.identity import read_identity
+from tools.outputs import new_directory
 from tools.reconcile.exported import SKETCHES
 from tools.reconcile.session import borrowed
 from tools.reconcile.sketch import encoded, sketching
+from tools.reconcile.spark_errors import spark_errors
 from tools.reconcile.survey import local_path
 from tools.shown import Values
 from tools.terminal import emit
@@ -46,7 +47,7 @@ def export_command(
     if kind not in KINDS:
         raise UsageError(f"--kind is {kind!r}: expected {', '.join(KINDS)}")
     if "://" in out:
-        with borrowed(master, name="foreshore export") as spark:
+        with borrowed(master, name="foreshore export") as spark, spark_errors():
             export_by_spark(spark, directories, out, kind, values)
         emit([f"written to {out}"])
         return
@@ -73,7 +74,7 @@ def export_by_spark(spark: SparkSession, directories: Sequence[str], url: str, k
 
 
 def export_here(directories: Sequence[str], out: Path, kind: str, values: Values) -> int:
-    """Write a table into a new directory; how many rows. A file that is there is whole."""
+    """Write a table into a new directory, which is there when it is whole; how many rows."""
     try:
         import pyarrow.parquet as pq  # noqa: PLC0415  # not every user has it
 
@@ -82,31 +83,24 @@ def export_here(directories: Sequence[str], out: Path, kind: str, values: Values
         raise UsageError("pyarrow is not installed: run `pip install 'foreshore[spark]'`") from None
     table, rows = Table(kind), 0
     names = {path: _node(path) for path in map(local_path, directories)}
-    try:
-        out.mkdir(parents=True)
+    with new_directory(out) as aside:
         for at, piece in enumerate(pieces(table, directories, values)):
-            folder = out if table is Table.DIFF else out / f"node={names[piece.path]}"
+            folder = aside if table is Table.DIFF else aside / f"node={names[piece.path]}"
             folder.mkdir(exist_ok=True)
-            file = folder / f"part-{at:05}.parquet"
             with ExitStack() as stack:
                 if table is Table.STATE:
                     sketch, state = stack.enter_context(sketching(piece.path))
                     if state is None:
                         raise CorruptionError(sketch.survey.problem or f"nothing of {piece.path} can be read")
                     found = in_batches(cells_of(state, values), SCHEMAS[table])
-                    (out / SKETCHES).mkdir(exist_ok=True)
-                    (out / SKETCHES / names[piece.path]).write_bytes(encoded(sketch))
+                    (aside / SKETCHES).mkdir(exist_ok=True)
+                    (aside / SKETCHES / names[piece.path]).write_bytes(encoded(sketch))
                 else:
                     found = batches(piece)
-                with pq.ParquetWriter(f"{file}.tmp", SCHEMAS[table]) as writer:
+                with pq.ParquetWriter(folder / f"part-{at:05}.parquet", SCHEMAS[table]) as writer:
                     for batch in found:
                         writer.write_batch(batch)
                         rows += batch.num_rows
-            os.replace(f"{file}.tmp", file)
-    except FileExistsError:
-        raise UsageError(f"{out} is there already: name a new directory") from None
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
     return rows
 
 

@@ -8,12 +8,15 @@ for.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -110,14 +113,39 @@ def session(master: str | None = None, *, name: str = "foreshore reconcile") -> 
 
 @contextmanager
 def borrowed(master: str | None = None, *, name: str = "foreshore reconcile") -> Iterator[SparkSession]:
-    """A session for as long as it takes: one that ran before goes on, one that began for this ends with it."""
+    """A session for as long as it takes: one that ran before goes on, one that began for this ends with it.
+
+    Who interrupts it is told by KeyboardInterrupt alone. Spark's own handler of the signal asks Java for something in the
+    midst of another question, and what is between them writes the traces of both: it is put back to what was there.
+    """
     ran = _runs()
+    before = signal.getsignal(signal.SIGINT)
     spark = session(master, name=name)
     try:
+        if not ran and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+        logging.getLogger().addFilter(_is_no_interrupt)
         yield spark
+    except Exception as error:
+        if _began_with_an_interrupt(error):
+            raise KeyboardInterrupt from None
+        raise
     finally:
         if not ran:
-            spark.stop()
+            with suppress(Exception):  # who was interrupted may not be answered any more
+                spark.stop()
+        logging.getLogger().removeFilter(_is_no_interrupt)
+
+
+def _began_with_an_interrupt(error: BaseException | None) -> bool:
+    """Whether it came of what was done about KeyboardInterrupt: Java is told that a call has ended, and does not answer."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _runs() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from engine.errors import Error
+from engine.errors import Error, UsageError
 from tools.reconcile.children import WorkerDied
 
 _CRASHED = "Python worker exited unexpectedly"
@@ -17,7 +17,7 @@ class JobFailed(Error):
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied."""
+    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied, and UsageError where the output is there already."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
     from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
 
@@ -26,6 +26,9 @@ def spark_errors() -> Iterator[None]:
     except (Py4JError, PySparkException) as error:
         if _CRASHED in str(error):  # Spark has no other name for it
             raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
+        if isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
+            place = (error.getMessageParameters() or {}).get("outputPath", "the output")
+            raise UsageError(f"{place} is there already: name a new directory") from error
         raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
 
 

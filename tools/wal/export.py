@@ -5,7 +5,6 @@ The columns are those of Spark's table `wal` (`docs/reconcile.md`). JSON lines n
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
+from tools.outputs import new_directory
 from tools.reconcile.entries import COLUMNS, Cells, entries
 from tools.shown import Values
 from tools.terminal import ExitCode, emit, word
@@ -59,7 +59,7 @@ def export(
     partition: OfPartition = None,
     values: WithValues = Values.HASH,
 ) -> None:
-    """Write one row for each update in a log: who, where, which counter, what. A file that is there is whole.
+    """Write one row for each update in a log: who, where, which counter, what. OUT is there when it is whole.
 
     The exit code says whether the log is, as that of verify does. In JSON lines keys and values are text as in a dump, any
     byte as \\xNN.
@@ -73,19 +73,16 @@ def export(
     trouble = Trouble()
     files: dict[tuple[str, int], Writer] = {}
     held: dict[tuple[str, int], list[Cells]] = {}
-    names: list[Path] = []
     count = 0
-    try:
-        out.mkdir(parents=True)
+    with new_directory(out) as aside:
         for at, place in enumerate(places):
             for cells in _rows(place, trouble, wanted, from_lsn, to_lsn=to_lsn, values=values):
                 file = cells[_NAMESPACE], at
                 rows = held.setdefault(file, [])
                 if file not in files:
-                    path = out / f"namespace={quote(cells[_NAMESPACE].encode('utf-8', 'surrogatepass'), safe='')}"
-                    path.mkdir(exist_ok=True)
-                    names.append(path / f"part-{at:05}.{form}")
-                    files[file] = opened(Path(f"{names[-1]}.tmp"))
+                    folder = aside / f"namespace={quote(cells[_NAMESPACE].encode('utf-8', 'surrogatepass'), safe='')}"
+                    folder.mkdir(exist_ok=True)
+                    files[file] = opened(folder / f"part-{at:05}.{form}")
                 rows.append(cells)
                 count += 1
                 if len(rows) == ROWS_AT_ONCE:
@@ -94,12 +91,6 @@ def export(
         for file, writer in files.items():
             writer.write(held[file])
             writer.close()
-        for name in names:
-            os.replace(f"{name}.tmp", name)
-    except FileExistsError:
-        raise UsageError(f"{out} is there already: name a new directory") from None
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
     emit([f"{count} rows in {out}"])
     trouble.end(ExitCode.OK if count else absent(places, wanted))
 

@@ -18,6 +18,7 @@ from engine.errors import UsageError
 from engine.host.data_directory import held
 from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
+from tools.outputs import new_directory
 from tools.terminal import ExitCode, Unreadable, complain, show
 from tools.wal.options import AsJson
 from tools.wal.places import Place, empty_text, place_of
@@ -109,30 +110,28 @@ def _make(
         )
     with held(place.directory) if in_place and place.directory is not None else nullcontext():
         target = out if out is not None else _free(log, f"{by}.tmp")
-        if target.exists():
-            raise UsageError(f"{target} is there already: name a new directory")
-        try:
-            with DirectoryDisk(log, read_only=True) as source, DirectoryDisk(target) as disk:
-                last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
-                lost = _lost(report, from_lsn, last)
-                findings = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
-                loss = Loss(
-                    by=by,
-                    source=str(log),
-                    time_ms=time.time_ns() // 1_000_000,
-                    first_lsn=lost[0],
-                    last_lsn=lost[1],
-                    findings=findings,
-                )
-                noted = write_loss(disk, loss)
-            backup = None
-            if in_place:
+        with new_directory(target) as aside, DirectoryDisk(log, read_only=True) as source, DirectoryDisk(aside) as disk:
+            last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
+            lost = _lost(report, from_lsn, last)
+            findings = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
+            loss = Loss(
+                by=by,
+                source=str(log),
+                time_ms=time.time_ns() // 1_000_000,
+                first_lsn=lost[0],
+                last_lsn=lost[1],
+                findings=findings,
+            )
+            noted = write_loss(disk, loss)
+        backup = None
+        if in_place:
+            try:
                 backup = _free(log, f"before-{by}")
                 os.rename(log, backup)
                 os.rename(target, log)
                 target = log
-        except OSError as error:
-            raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
+            except OSError as error:
+                raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
     show(
         [
             {

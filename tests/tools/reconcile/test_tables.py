@@ -78,6 +78,17 @@ def test_tables_are_exported_as_parquet(stopped: list[Path], tmp_path: Path) -> 
         assert (refused.exit_code, says in refused.stderr) == (2, True)
 
 
+def test_an_export_that_fails_leaves_nothing_that_looks_like_a_table(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path / "data")
+    (directories[1] / "store" / "data.mdb").write_bytes(b"?")
+    arguments = ["export", *map(str, directories), "-o", str(tmp_path / "out")]
+    assert CliRunner().invoke(app, arguments).exit_code == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    assert CliRunner().invoke(app, [*arguments[:2], *arguments[3:]]).exit_code == 0, (
+        "the same again, without what is damaged"
+    )
+
+
 def test_the_differences_are_the_findings_of_the_report(stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     DAMAGES["several rows"].do(tmp_path)

@@ -1,0 +1,56 @@
+"""New directories of commands are whole, or not there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UsageError
+from tools.outputs import new_directory
+
+
+def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "some" / "out"
+    with new_directory(out) as aside:
+        (aside / "file").write_text("all of it")
+        assert not out.exists()
+        assert aside.name.startswith("."), "readers of tables pass over such names"
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert (out / "file").read_text() == "all of it"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ValueError("a fault"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+)
+def test_who_is_interrupted_leaves_nothing_and_begins_again(tmp_path: Path, error: BaseException) -> None:
+    out = tmp_path / "out"
+    said = UsageError if isinstance(error, OSError) else type(error)
+    with pytest.raises(said) as told, new_directory(out) as aside:
+        (aside / "file").write_text("half of it")
+        raise error
+    assert list(tmp_path.iterdir()) == []
+    if isinstance(error, OSError):
+        assert str(told.value) == f"cannot write to {out}: No space left on device; name another --out"
+    with new_directory(out) as aside:
+        (aside / "file").write_text("all of it")
+    assert (out / "file").read_text() == "all of it"
+
+
+def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    for out in (tmp_path / "file", tmp_path / "link", tmp_path / "directory"):
+        if out.name == "file":
+            out.write_text("mine")
+        elif out.name == "link":
+            out.symlink_to(tmp_path / "nowhere")
+        else:
+            out.mkdir()
+        with pytest.raises(UsageError, match="is there already: name a new directory"), new_directory(out):
+            pytest.fail("it began")
+    with pytest.raises(UsageError, match="came to be there meanwhile"), new_directory(tmp_path / "late"):
+        (tmp_path / "late").mkdir()
+        (tmp_path / "late" / "file").write_text("another's")
+    assert (tmp_path / "late" / "file").read_text() == "another's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file", "late", "link"]
