@@ -259,7 +259,7 @@ except KeyboardInterrupt:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_who_interrupts_it_is_told_so_and_nothing_else(tmp_path: Path) -> None:
-    run = subprocess.run(  # noqa: S603  # what stands above
+    run = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, str(tmp_path / "begun")],
         capture_output=True,
         text=True,

@@ -28,15 +28,26 @@ def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 def test_who_is_interrupted_leaves_nothing_and_begins_again(tmp_path: Path, error: BaseException) -> None:
     out = tmp_path / "out"
     said = UsageError if isinstance(error, OSError) else type(error)
-    with pytest.raises(said) as told, new_directory(out) as aside:
-        (aside / "file").write_text("half of it")
-        raise error
+    with pytest.raises(said) as told:
+        _half(out, error)
     assert list(tmp_path.iterdir()) == []
     if isinstance(error, OSError):
         assert str(told.value) == f"cannot write to {out}: No space left on device; name another --out"
     with new_directory(out) as aside:
         (aside / "file").write_text("all of it")
     assert (out / "file").read_text() == "all of it"
+
+
+def _half(out: Path, error: BaseException) -> None:
+    with new_directory(out) as aside:
+        (aside / "file").write_text("half of it")
+        raise error
+
+
+def _late(out: Path) -> None:
+    with new_directory(out):
+        out.mkdir()
+        (out / "file").write_text("another's")
 
 
 def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
@@ -49,8 +60,7 @@ def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
             out.mkdir()
         with pytest.raises(UsageError, match="is there already: name a new directory"), new_directory(out):
             pytest.fail("it began")
-    with pytest.raises(UsageError, match="came to be there meanwhile"), new_directory(tmp_path / "late"):
-        (tmp_path / "late").mkdir()
-        (tmp_path / "late" / "file").write_text("another's")
+    with pytest.raises(UsageError, match="came to be there meanwhile"):
+        _late(tmp_path / "late")
     assert (tmp_path / "late" / "file").read_text() == "another's"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file", "late", "link"]

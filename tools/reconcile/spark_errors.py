@@ -17,7 +17,7 @@ class JobFailed(Error):
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied, and UsageError where the output is there already."""
+    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied; UsageError where the output is there."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
     from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
 
