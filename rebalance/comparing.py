@@ -24,12 +24,13 @@ from typing import TypeAlias
 import msgspec
 
 from rebalance.contents import Walk
+from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, WORK_MAX, Node
 from rebalance.telling import no_contents
 from wal import records as r
-from wal.ids import Fragment, Namespace, NodeId
+from wal.ids import Digest, Fragment, Namespace, NodeId
 from wal.probe import probe
 
 ROWS_AT_ONCE = 500
@@ -42,9 +43,15 @@ AT_ONCE = ROWS_AT_ONCE
 Later: TypeAlias = Callable[[Callable[[], None]], None]
 Told: TypeAlias = Callable[[list[Contents] | None], None]
 """Is told what a copy contains, or None: that cannot be said."""
+Known: TypeAlias = Callable[[FragmentState], Digest | None]
+"""What a fragment contains, where that is known already."""
 
 
-def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = None) -> None:
+def _unknown(_: FragmentState) -> Digest | None:
+    return None
+
+
+def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = None, known: Known = _unknown) -> None:
     """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns.
 
     `changed_max`: nobody waits for it, and fragments of which more keys than that were written since the last checkpoint
@@ -59,15 +66,19 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
         return
     core.work += len(fragments)
     walks: list[tuple[Contents, Callable[[], Walk | None]]] = []
+    found: list[Contents] = []
     for fragment in fragments.values():
+        counter = fragment.counter
+        if (digest := known(fragment)) is not None:
+            found.append(Contents(fragment.name[0], counter.lwm, [], digest, fragment.digest))
+            continue
         if changed_max is not None and core.replica.store.changed(fragment.name) > changed_max:
             probe("contents.left_out")
             continue
         walk = core.replica.store.walk(fragment.name)
-        counter = fragment.counter
         walks.append((Contents(fragment.name[0], counter.lwm, list(counter.ranges), 0, fragment.digest), walk))
     room, later = (WORK_MAX, core.resume) if changed_max is None else (LITTLE, core.put_off)
-    summing = _Sum(core, partition, walks, told, later)
+    summing = _Sum(core, walks, found, told, later)
     if core.work < room:
         summing.go_on()
     else:
@@ -75,14 +86,19 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
         summing.later(summing.go_on)
 
 
-def contents_now(core: Node, partition: int, *, most: int = AT_ONCE) -> list[Contents] | None:
+def contents_now(core: Node, partition: int, *, most: int = AT_ONCE, known: Known = _unknown) -> list[Contents] | None:
     """What this node has of a partition at this very moment, where no more rows than `most` lie in no checkpoint, and fewer
     large ones; else None."""
     store, fragments = core.replica.store, core.replica.partition(partition).fragments
     found: list[Contents] = []
     left = most
     for name, fragment in fragments.items():
-        if fragment.loading or fragment.suspects or fragment.counter.ranges or store.changed(fragment.name) > max(left, 0):
+        if fragment.loading or fragment.suspects or fragment.counter.ranges:
+            return None
+        if (digest := known(fragment)) is not None:
+            found.append(Contents(name, fragment.counter.lwm, [], digest, fragment.digest))
+            continue
+        if store.changed(fragment.name) > max(left, 0):
             return None
         walk = store.walk(fragment.name)()
         if walk is None:
@@ -116,19 +132,18 @@ class _Sum:
     def __init__(
         self,
         core: Node,
-        partition: int,
         walks: Sequence[tuple[Contents, Callable[[], Walk | None]]],
+        found: list[Contents],
         told: Told,
         later: Later,
     ) -> None:
         self.later = later
         self._core = core
-        self._partition = partition
         self._walks = walks
         self._told = told
         self._at = 0
         self._walk: Walk | None = None  # the one that is under way
-        self._found: list[Contents] = []
+        self._found = found
 
     def go_on(self) -> None:
         """Do a piece."""
@@ -165,7 +180,7 @@ class Comparison:
 
     __slots__ = (
         "_conclude",
-        "_core",
+        "_sum_up",
         "answered",
         "asked_at",
         "mine",
@@ -178,9 +193,16 @@ class Comparison:
     )
 
     def __init__(
-        self, core: Node, local: LocalPartition, node: NodeId, round_: int, conclude: Callable[[Comparison], None]
+        self,
+        core: Node,
+        local: LocalPartition,
+        node: NodeId,
+        round_: int,
+        conclude: Callable[[Comparison], None],
+        *,
+        sum_up: Callable[[int, Told], None],
     ) -> None:
-        self._core = core
+        self._sum_up = sum_up
         self._conclude = conclude
         self.partition = local.number
         self.round = round_
@@ -194,7 +216,7 @@ class Comparison:
 
     def counted(self) -> None:
         """All writes before it count: what is here now is what the copy had when it came to it."""
-        sum_up(self._core, self.partition, self._summed)
+        self._sum_up(self.partition, self._summed)
 
     def _summed(self, contents: list[Contents] | None) -> None:
         self.mine = contents

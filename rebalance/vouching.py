@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import assert_never
 
-from rebalance.comparing import Comparison, contents_now, wrong_in
+from rebalance.beforehand import Beforehand
+from rebalance.comparing import Comparison, wrong_in
 from rebalance.fragment import FragmentState
 from rebalance.messages import AllSettled, Settle, Settled
 from rebalance.partition import LocalPartition
@@ -45,6 +46,7 @@ class Vouching:
         self.differed: dict[tuple[Fragment, NodeId], int] = {}  # copies with other contents than this one, and how often
         self._comparisons: dict[tuple[int, NodeId], Comparison] = {}
         self._supplied: dict[int, dict[NodeId, int]] = {}  # in which session, if it has not begun anew since
+        self.beforehand = Beforehand(core)
         self._round = core.run << 32
 
     def on(self, sender: NodeId, message: Settled | AllSettled) -> None:
@@ -123,7 +125,9 @@ class Vouching:
         if asked is not None:
             probe("supply.compared_anew")
         self._round += 1
-        asked = Comparison(core, local, node, self._round, lambda it: self._compared(it, local, node))
+        asked = Comparison(
+            core, local, node, self._round, lambda it: self._compared(it, local, node), sum_up=self.beforehand.sum_up
+        )
         self._comparisons[(number, node)] = asked
         core.log(asked.record)
         operation = Operation(local, [asked.record], counted=asked.counted, abandoned=asked.abandoned)
@@ -162,7 +166,7 @@ class Vouching:
         lwm = {c.namespace: c.lwm for c in message.contents}
         there = self.core.replica.partition(number).fragments
         same = all(lwm.get(namespace, 0) == fragment.counter.lwm for namespace, fragment in there.items())
-        mine = contents_now(self.core, number, most=WORK_MAX) if same else None
+        mine = self.beforehand.now(number) if same else None
         if mine is None or wrong_in(mine, message.contents) != []:
             probe("supply.not_compared_at_once")
             return False
@@ -203,7 +207,8 @@ class Vouching:
 
     def switch(self, lives: Mapping[NodeId, Awaited], moved: Iterable[LocalPartition]) -> None:
         """A new topology: a copy that started again, or is not awaited any more, is not waited for."""
-        core = self.core
+        core, moved = self.core, list(moved)
+        self.beforehand.switch(moved)
         if lives != self._lives:
             self._supplied = {}  # it is asked for then, which is as good
         for local in [local for local in moved if local.number in self._supplied] if self._supplied else ():

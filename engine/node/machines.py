@@ -380,6 +380,8 @@ class Machines:
         self.expiry.activated(local)
         self._ask_again(self.desk.unpark(local))
         self.membership.served(self.promotion.owed)
+        if not self.promotion.owed:
+            self.supply.vouching.beforehand.begin()
 
     # What the exchange asks.
 

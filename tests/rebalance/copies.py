@@ -370,6 +370,8 @@ class Copy:
 
     def _activate(self, local: LocalPartition) -> None:
         local.activate()
+        if not self.promotion.owed:
+            self.supply.vouching.beforehand.begin()
 
     # What a client wants of a primary.
 
