@@ -361,6 +361,7 @@ class Log:
     def _rotate(self, length: int, noted: Noted) -> None:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
         with self._preparing:
+            self._refuse_write()  # what was waited for may have failed
             self._write_index()
             capacity = capacity_for(length, noted, self._prepared or self.next_bytes)
             self._take_prepared(capacity, filled=False)  # the writer waits, if it is not there

@@ -1,7 +1,7 @@
 """What disks have claimed to hold, as far as this node was told; `rebalance.lives` says what follows from it.
 
 Claims outlive a restart of everybody. What a voter promised is logged when it is heard of, how far a disk is durable in
-coarse steps; all that is known goes into each checkpoint, and into the next map.
+coarse steps, and before each checkpoint, which keeps what is logged; all that is known goes into the next map.
 """
 
 from __future__ import annotations
@@ -138,6 +138,11 @@ class Claims:
         self._raise(key, durable_lsn, sure if sure > voted_lsn else voted_lsn)
         logged = self._logged.get(key, 0)
         if (voted_lsn > logged or sure >= logged + CLAIM_STEP) and key in self._sure:
+            self.write_down()
+
+    def write_down(self) -> None:
+        """A checkpoint begins, which keeps what was logged: that is to be all."""
+        if self._logged != self._sure:
             self._logged = dict(self._sure)
             self.core.log(Claimed(self.core.version, self.sure()))
 

@@ -319,6 +319,7 @@ class Node(Machines):
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
             self.checkpoint_wanted = False
             self.checkpointing = True
+            self.claims.write_down()
             core.little_by_little(self._prune())
         if self._pruned:
             self._pruned = False

@@ -7,7 +7,7 @@ must find back by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rebalance import table as topologies
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
     from tests.support.memory_disk import MemoryDisk
     from wal.ids import NodeId
+    from wal.records import Claim
 
 RATES = {
     "power": 3.0,  # a machine loses power: a random part of what was not synced is gone
@@ -367,23 +368,29 @@ class Faults:
         return frozenset(attempt.singles).difference(attempt.intent.leaving)
 
     def _is_remembered(self, machine: Machine, end: int) -> bool:
-        """Whether what a voter forgets whose log is set back to `end` is known to the others, as far as it could matter.
+        """Whether what a node forgets whose log is set back to `end` is known to the others, as far as it could matter.
 
-        If it voted, and whoever else knows that is away, then it and those who do not are a majority that nobody can tell
-        from one which never decided: no protocol of so few nodes survives that, so it does not happen here.
+        If it promised to keep it, and whoever else knows that is away, then it and those who do not are a majority that
+        nobody can tell from one whose log always ended there: it never decided, or its copies are whole. No protocol of so
+        few nodes survives that, so it does not happen here.
         """
         node = machine.node
-        if node is None or node.core.topology is None or 0 < node.core.voted_lsn <= end:
+        if node is None or node.core.topology is None or max(node.core.voted_lsn, node.core.durable_lsn) <= end:
             return True
-        replica, topology = node.core.replica, node.core.topology
+        replica, topology, newest = node.core.replica, node.core.topology, self.world.newest()
+        votes = node.core.voted_lsn > end
         voted = max(replica.promised[0], replica.accepted[0])
-        disk, ignorant = (machine.name, machine.allocation), 0
+        counts = newest is None or any(machine.name in placement.in_sync for placement in newest.placements)
+        ignorant = 0
         for other in (self.world.machines.get(name) for name in topology.voters if name != machine.name):
             if other is None or other.node is None:
                 ignorant += 1
                 continue
-            claimed = [c.durable_lsn for c in other.node.core.replica.claims if (c.node, c.allocation) == disk]
-            ignorant += other.node.core.version <= voted and max(claimed, default=0) <= end
+            core = other.node.core
+            logged = [*core.replica.claims, *(core.topology.claims if core.topology is not None else ())]
+            kept = _claimed(machine, logged) > end
+            heard = kept or (other.up and _claimed(machine, other.node.claims.known()) > end)
+            ignorant += (votes and core.version <= voted and not kept) or (counts and not heard)
         return ignorant < topology.majority - 1
 
     def _destroyed(self, machine: Machine, how: str) -> None:
@@ -416,13 +423,16 @@ class Faults:
 
     def _damage(self, machine: Machine) -> bool:
         """It must refuse to start, unless what rotted is nothing that it needs, or looks like the end of its log."""
-        core = machine.node.core if machine.node is not None else None
-        if core is not None and not self._is_remembered(machine, (core.voted_lsn or core.durable_lsn) - 1):
-            return False
         if machine.up:
             machine.stop("its power fails and its disk rots")
-        if machine.disk.names():
-            self._rot(machine.disk)
+        rotten = machine.disk.copy()
+        if rotten.names():
+            self._rot(rotten)
+        end = machine.log_end(rotten)
+        if end is not None and not self._is_remembered(machine, end):
+            self._start_later(machine)
+            return False
+        machine.disk = rotten
         self._destroyed(machine, "has damaged sectors")
         if not machine.start():
             self._replace_disk(machine)
@@ -637,3 +647,9 @@ class Faults:
             machine.resume()
             self._return(machine)
             self._start(machine)
+
+
+def _claimed(machine: Machine, claims: Iterable[Claim]) -> int:
+    """The most that was heard of the machine's disk."""
+    disk = (machine.name, machine.allocation)
+    return max((c.durable_lsn for c in claims if (c.node, c.allocation) == disk), default=0)

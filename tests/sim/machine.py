@@ -36,6 +36,7 @@ from wal import DiskError, Log, LogError, LogSettings
 from wal.ids import NodeId
 from wal.noting import NOTHING
 from wal.records import Record
+from wal.recovery import examine, require
 from wal.settings import SEGMENT_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -201,6 +202,18 @@ class Machine:
         self.world.machine_started(self)
         self._turn()
         return True
+
+    def log_end(self, disk: MemoryDisk) -> int | None:
+        """The last LSN that it would find on a disk; None: it would refuse it."""
+        try:
+            from_lsn = self.vault.open().load().lsn + 1
+            found = examine(disk, cluster=CLUSTER, node=self.name, from_lsn=from_lsn)
+            require(found, from_lsn)
+        except (LogError, StoreError, ValueError):
+            return None
+        finally:
+            self.vault.close()
+        return found.live.next_lsn - 1 if found.live is not None else 0
 
     def stop(
         self,

@@ -65,6 +65,18 @@ def test_a_node_refuses_to_start_with_damage_and_takes_all_from_its_peers_once_i
         compare_copies(world)
 
 
+def test_the_end_of_a_log_is_spared_if_nobody_who_is_there_has_heard_of_it() -> None:
+    with _written_to() as world:
+        faults, machine = Faults(world, {"damage": 1.0}, pause_ns=SECOND), world.machines["n1"]
+        world.run_for(5 * SECOND)
+        assert machine.node is not None
+        end = machine.node.core.durable_lsn - 1
+        assert faults._is_remembered(machine, end), "two others have heard of more"
+        world.machines["n2"].stop("power cut")
+        assert not faults._is_remembered(machine, end), "one of them has forgotten it, and is a majority with this one"
+        assert faults._is_remembered(machine, end + 1), "there is nothing to forget"
+
+
 def test_a_node_stops_when_its_disk_refuses_and_comes_back_with_everything_it_had_promised() -> None:
     with _written_to() as world:
         machine = world.machines["n3"]

@@ -495,6 +495,34 @@ def test_a_full_disk_met_in_the_background_stops_appends_before_they_need_the_sp
     assert records_of(log) == [update(1)]
 
 
+@pytest.mark.parametrize("call", ["sync", "sync_directory"])
+def test_a_writer_that_waited_for_a_preparation_which_failed_goes_no_further(call: str) -> None:
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, update(1, 1000))
+    append(log, update(2, 1000))
+
+    class Waiting:
+        """The lock of who prepares, when the writer comes for it just before that fails."""
+
+        begun = False
+
+        def __enter__(self) -> None:
+            if not self.begun:
+                self.begun = True
+                disk.fail(call, 1)
+                with pytest.raises(DiskError):
+                    log.prepare_next()
+
+        def __exit__(self, *_: object) -> None:
+            """Nobody else waits."""
+
+    log._preparing = Waiting()  # type: ignore[assignment]
+    with pytest.raises(DiskError):
+        append(log, update(3, 10_000))
+    assert reopened(disk) == [update(1, 1000), update(2, 1000)]
+
+
 def test_a_closed_log_says_so() -> None:
     log = open_log(MemoryDisk())
     log.close()
