@@ -2,7 +2,7 @@
 
 Writes are kept here until the commit, which sends them all at once. A pessimistic transaction locks each key when it
 first touches it, to read it or to write it, and so reads the same value again; where it may be run again it locks what it
-only writes as late as it commits (`lock_late`), by the same request. An optimistic one remembers the version of
+writes, and has not read to write it, by the commit itself (`lock_late`). An optimistic one remembers the version of
 each key that it read, and is refused with `Conflict`, by its next read or by its commit, if one of them has changed. Either
 way transactions are serializable over the keys they touch. A SERIALIZABLE one also remembers where the fragments stood when
 it scanned a range: when all that it writes is prepared, or it has read all, nothing may have come into the range since
@@ -77,7 +77,7 @@ class Transaction:
         self._where = Whereabouts(self._asked_for)
         self._keeper = Keeper(session, self._owner, self._where, self._ends_at)
         self.dropped = False  # nobody has it any more
-        self._late = False  # what it only writes is locked by the commit
+        self._late = False  # what it writes, and has not read to write it, is locked by the commit
         self._unlocked = False  # it has written such
 
     @property
@@ -120,8 +120,8 @@ class Transaction:
         return next((key for key in (touched if keys is None else keys) if key in touched and key not in reads), None)
 
     def lock_late(self) -> None:
-        """Whoever runs it runs it again if it comes to nothing: so what it only writes is locked by its commit, which is
-        refused what others have, and tells what was read, too, as of an optimistic one: no lock on it need be trusted."""
+        """Whoever runs it runs it again if it comes to nothing: so what it writes, unless it has read it to write it, is
+        locked by its commit, which is refused what others have, and tells what was read, as of an optimistic one."""
         self._late = self.concurrency is Concurrency.PESSIMISTIC
 
     @property
@@ -130,8 +130,10 @@ class Transaction:
         return self._unlocked or self.concurrency is Concurrency.OPTIMISTIC
 
     def follow(self, before: Transaction, error: errors.Error) -> None:
-        """One like it gave way to others: what that one wanted to write is locked first, in the order that all keep."""
-        if isinstance(error, errors.Deadlock) and len(before._wanted) <= CLAIMS_MAX:
+        """One like it gave way to others, or was late: what that one wanted to write is locked first, in the order that all
+        keep; but for what it had not read."""
+        late = before._unlocked and isinstance(error, errors.Conflict)
+        if (late or isinstance(error, errors.Deadlock)) and len(before._wanted) <= CLAIMS_MAX:
             self._claims = list(before._wanted)
 
     @property
@@ -190,9 +192,10 @@ class Transaction:
         """Set (or, with None, delete) keys, when the transaction commits; `ttl_ms`: they expire (0: never)."""
         self._size_with(namespace, values)
         if self.concurrency is Concurrency.PESSIMISTIC:
-            read = self._read.get(namespace, {}) if self._late else values
-            await self._touch(namespace, [key for key in values if key in read])
-            self._unlocked = self._unlocked or any(key not in read for key in values)
+            read, reads = (self._read.get(namespace, {}), self._shared.get(namespace, {})) if self._late else (values, {})
+            await self._touch(namespace, [key for key in values if key in read and key not in reads])
+            self._wanted |= dict.fromkeys((namespace, key) for key in values if key in reads)
+            self._unlocked = self._unlocked or any(key not in read or key in reads for key in values)
         else:
             self.check_open()
         self._write(namespace, values, ttl_ms)

@@ -1,4 +1,4 @@
-"""What `db.run` only writes it locks when it commits: who sees what meanwhile, and what comes of those that meet."""
+"""What `db.run` writes, and has not read to write it, its commit locks: who sees what meanwhile, and who gives way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 import engine
 from engine import aio
+from engine.client.calls import LockCall
+from engine.protocol.requests import Request
 from tests.support.patience import PATIENCE_SECONDS
 
 Name = Callable[[], str]
@@ -71,6 +73,56 @@ def test_who_has_one_attempt_waits_at_once(db: engine.Database, ns: engine.Names
         db.run(lambda tx: tx.namespace(ns).put(b"k", b"second"), attempts=1, lock_timeout=0.1)
     holder.commit()
     assert ns.get(b"k") == b"first"
+
+
+def test_rows_that_its_scan_read_are_written_by_the_commit_alone(
+    db: engine.Database, ns: engine.Namespace[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one, as rows are deleted, each would ask its node to write what is locked to be read."""
+    ns.put_many({b"%02d" % number: b"1" for number in range(30)})
+    asked: list[int] = []
+    request = LockCall.request
+
+    def ask(call: LockCall, request_id: int, items: list[int]) -> Request:
+        asked.append(len(items))
+        return request(call, request_id, items)
+
+    monkeypatch.setattr(LockCall, "request", ask)
+
+    def work(tx: engine.Transaction) -> None:
+        inside = tx.namespace(ns)
+        for key, value in list(inside.scan()):
+            if key < b"10":
+                inside.delete(key)
+            else:
+                inside.put(key, value + inside.get(key, b""))
+        assert inside.get_many([b"00", b"10"]) == {b"10": b"11"}
+
+    db.run(work, attempts=3)
+    assert sum(asked) == 30, "each key is locked once, to be read"
+    assert dict(ns.scan()) == {b"%02d" % number: b"11" for number in range(10, 30)}
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_two_who_read_and_then_write_lose_nothing_of_each_other(db: engine.Database, fresh: Name, level: aio.Level) -> None:
+    """Both read before either commits: one is refused, and does it again, then before all others."""
+    ns = db.namespace(fresh(), codec=int)
+    both = threading.Barrier(2)
+    attempts: list[int] = []
+
+    def work(tx: engine.Transaction, number: int) -> None:
+        inside = tx.namespace(ns)
+        count = inside.get("count", 0)
+        attempts.append(number)
+        if attempts.count(number) == 1:
+            both.wait(PATIENCE_SECONDS)
+        inside.put("count", count + 1)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(lambda n: db.run(lambda tx: work(tx, n), isolation=level), n) for n in (1, 2)]:
+            done.result()
+    assert ns.get("count") == 2
+    assert len(attempts) <= 4, "who was refused has what it wants to write from its beginning on"
 
 
 def test_its_own_writes_are_there_and_cost_no_lock(db: engine.Database, ns: engine.Namespace[bytes, bytes]) -> None:

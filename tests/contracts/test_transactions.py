@@ -281,10 +281,11 @@ def test_of_two_who_read_and_want_to_write_one_gives_way(db: engine.Database, ns
             both.wait(PATIENCE_SECONDS)
         both.abort()  # the second attempt meets nobody
         try:
-            inside.put(b"a", b"%d" % (found + 1))
+            inside.get_for_update(b"a")
         except engine.LockTimeout as error:
             refused.append(error)
             raise
+        inside.put(b"a", b"%d" % (found + 1))
 
     with ThreadPoolExecutor(2) as adding:
         for done in [adding.submit(db.run, add, lock_timeout=PATIENCE_SECONDS) for _ in range(2)]:
