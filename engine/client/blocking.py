@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from engine.client import inside
+from engine.client.codecs import key_of
 from engine.client.here import OfThisProcess
 from engine.client.loop import iterate, walked
 from engine.client.operations import MISSING, Entry, Version
@@ -228,7 +229,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         check_update(function)
         while True:
             found: bytes | None = self._run(self._native._stands(key))
-            new = at_once(function, function(self.codec.decode(found) if found is not None else None))
+            old = self._native._decoded(key_of(self.codec, key), found) if found is not None else None
+            new = at_once(function, function(old))
             if self._run(self._native._change_from(key, found, new)):
                 return new
 

@@ -287,6 +287,32 @@ def _pairs(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
         yield pair
 
 
+def read_value(codec: Codec[Any, V], namespace: str, key: bytes, value: bytes) -> V:
+    """A value that is kept under a key. Raises UsageError, which names both, for what the codec cannot read."""
+    try:
+        return codec.decode(value)
+    except UsageError as error:
+        raise _unreadable(codec, namespace, key, error) from error
+
+
+def read_rows(codec: Codec[K, V], namespace: str, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+    """Keys and values, as they are kept one after the other; as `read_value`."""
+    key, decode_key, decode = b"", codec.decode_key, codec.decode
+    try:
+        for key, value in rows:
+            yield decode_key(key), decode(value)
+    except UsageError as error:
+        raise _unreadable(codec, namespace, key, error) from error
+
+
+def _unreadable(codec: Codec[Any, Any], namespace: str, key: bytes, error: UsageError) -> UsageError:
+    """The error with where it was."""
+    try:
+        return UsageError(f"{namespace}:{codec.decode_key(key)!r}: {error}")
+    except UsageError:
+        return UsageError(f"{namespace}:{key!r}: {error}")
+
+
 def limit_of(limit: int | None) -> int | None:
     """How many rows a scan may give. Raises UsageError."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):

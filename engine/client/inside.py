@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Generic, TypeVar, overload
 
 from engine.client.claims import claimed, pages_of, scanned
-from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, read_rows, read_value, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags, check_patience
 from engine.client.namespace import Namespace, expiry_call, expiry_in
@@ -76,7 +76,10 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         encoded = key_of(self.codec, key)
         await self._namespace.seen()
         found = await self._raw.get_many(self.name, [encoded], update=update, nowait=nowait)
-        return self.codec.decode(found[encoded]) if encoded in found else default
+        return self._decoded(encoded, found[encoded]) if encoded in found else default
+
+    def _decoded(self, encoded: bytes, value: bytes) -> V:
+        return read_value(self.codec, self.name, encoded, value)
 
     async def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
         """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that
@@ -84,7 +87,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         wanted = keys_of(self.codec, keys)
         await self._namespace.seen()
         found = await self._raw.get_many(self.name, wanted, nowait=nowait, skip_locked=skip_locked)
-        return {wanted[key]: self.codec.decode(value) for key, value in found.items()}
+        return {wanted[key]: self._decoded(key, value) for key, value in found.items()}
 
     async def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
         """Set a key when the transaction commits. `ttl`: it expires so many seconds after that."""
@@ -138,13 +141,17 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         What this transaction has written itself has no version: that is refused.
         """
 
+        encoded = key_of(self.codec, key)
+
         def look(seen: Seen) -> tuple[bool, None, Entry[V] | None]:
             epoch, counter, value = seen
             if epoch == SKIPPED:
                 raise UsageError(f"{self.name}:{key!r} was written by this transaction: it has a version when that commits")
-            return False, None, Entry(self.codec.decode(value), Version(epoch, counter)) if value is not None else None
+            if value is None:
+                return False, None, None
+            return False, None, Entry(self._decoded(encoded, value), Version(epoch, counter))
 
-        return await self._change(key_of(self.codec, key), look, writing=False)
+        return await self._change(encoded, look, writing=False)
 
     async def put_if_absent(self, key: K, value: V, *, ttl: float | None = None) -> bool:
         """Set a key that has no value; whether it was set. `ttl` as with `put`."""
@@ -200,7 +207,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get_and_put(self, key: K, value: V, default: object = None) -> object:
         """Set a key; the value that it had, or `default`."""
         encoded, new = key_of(self.codec, key), value_of(self.codec, value)
-        return await self._change(encoded, lambda seen: (True, new, self._read(seen, default)))
+        return await self._change(encoded, lambda seen: (True, new, self._read(encoded, seen, default)))
 
     @overload
     async def get_and_delete(self, key: K, default: None = None) -> V | None: ...
@@ -211,10 +218,10 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def get_and_delete(self, key: K, default: object = None) -> object:
         """Delete a key; the value that it had, or `default`."""
         encoded = key_of(self.codec, key)
-        return await self._change(encoded, lambda seen: (seen[2] is not None, None, self._read(seen, default)))
+        return await self._change(encoded, lambda seen: (seen[2] is not None, None, self._read(encoded, seen, default)))
 
-    def _read(self, seen: Seen, default: object) -> object:
-        return default if seen[2] is None else self.codec.decode(seen[2])
+    def _read(self, encoded: bytes, seen: Seen, default: object) -> object:
+        return default if seen[2] is None else self._decoded(encoded, seen[2])
 
     @overload
     async def pop(self, key: K) -> V: ...
@@ -232,13 +239,14 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def update(self, key: K, function: Callable[[V | None], V | None]) -> V | None:
         """Set a key to what `function` makes of its value (None: there is none, or is to be none), and return that."""
         check_update(function)
+        encoded = key_of(self.codec, key)
 
         def call(seen: Seen) -> tuple[bool, bytes | None, V | None]:
             found = seen[2]
-            new = at_once(function, function(self.codec.decode(found) if found is not None else None))
+            new = at_once(function, function(self._decoded(encoded, found) if found is not None else None))
             return not (found is None and new is None), optional(self.codec, new), new
 
-        return await self._change(key_of(self.codec, key), call)
+        return await self._change(encoded, call)
 
     async def _stands(self, key: K) -> bytes | None:
         """The value of a key as it is kept, read as one that will be written: what `_change_from` begins with."""
@@ -295,5 +303,5 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         else:
             pages = pages_of(self._raw, self._namespace, low, high, most and most + gone, reverse=reverse)
             rows = await scanned(self._raw, pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)
-        for key, value in rows:
-            yield self.codec.decode_key(key), self.codec.decode(value)
+        for row in read_rows(self.codec, self.name, rows):
+            yield row

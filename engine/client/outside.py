@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import Generic, TypeVar, overload
 
 from engine.client.calls import PutCall
-from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, value_of
+from engine.client.codecs import Codec, key_of, keys_of, limit_of, pairs_of, range_of, read_rows, read_value, value_of
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags
 from engine.client.namespace import Access, age_of, expiry_call, expiry_in, get_call
@@ -58,11 +59,15 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
     ) -> object:
         """The value of a key, or `default`. `stale`: as any copy has it, the nearest if it can be; with
         `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
-        call = get_call(self.name, [key_of(self.codec, key)], stale, max_age)
+        encoded = key_of(self.codec, key)
+        call = get_call(self.name, [encoded], stale, max_age)
         if not self._raw.known:
             await self._raw.look(timeout)
         value = (await self._raw.session.call(call, timeout=timeout)).values[0][2]
-        return default if value is None else self.codec.decode(value)
+        return default if value is None else self._read(encoded, value)
+
+    def _read(self, encoded: bytes, value: bytes) -> V:
+        return read_value(self.codec, self.name, encoded, value)
 
     async def get_many(
         self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
@@ -74,19 +79,19 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         if not self._raw.known:
             await self._raw.look(timeout)
         call = await self._raw.session.call(get_call(self.name, list(wanted), stale, max_age), timeout=timeout)
-        decode = self.codec.decode
-        found = zip(wanted.values(), call.values, strict=True)
-        return {key: decode(value) for key, (_, _, value) in found if value is not None}
+        found = zip(wanted.items(), call.values, strict=True)
+        return {key: self._read(encoded, value) for (encoded, key), (_, _, value) in found if value is not None}
 
     async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
         """The value of a key as any in-sync copy has it, and how old it is at most."""
-        call = get_call(self.name, [key_of(self.codec, key)], True, max_age)
+        encoded = key_of(self.codec, key)
+        call = get_call(self.name, [encoded], True, max_age)
         call.any_age = False  # of an asynchronous copy nobody knows it
         if not self._raw.known:
             await self._raw.look(timeout)
         await self._raw.session.call(call, timeout=timeout)
         value, age_ms = call.values[0][2], call.answered_ms
-        return Aged(None if value is None else self.codec.decode(value), age_ms / 1000 if age_ms >= 0 else None)
+        return Aged(None if value is None else self._read(encoded, value), age_ms / 1000 if age_ms >= 0 else None)
 
     async def put(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> None:
         """Set a key; durable on every in-sync copy when it returns. `ttl`: it expires after so many seconds. A value that
@@ -147,7 +152,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
             await self._raw.look(timeout)
         call = await self._raw.session.call(get_call(self.name, [encoded], False, None), timeout=timeout)
         epoch, counter, value = call.values[0]
-        return None if value is None else Entry(self.codec.decode(value), Version(epoch, counter))
+        return None if value is None else Entry(self._read(encoded, value), Version(epoch, counter))
 
     async def put_if_version(self, key: K, value: V, version: Version | None, *, timeout: float | None = None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
@@ -188,7 +193,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         """Set a key; the value that it had, or `default`."""
         encoded, new = key_of(self.codec, key), value_of(self.codec, value)
         found = await self._exchange(encoded, "always", new, timeout)
-        return default if found is None else self.codec.decode(found)
+        return default if found is None else self._read(encoded, found)
 
     @overload
     async def get_and_delete(self, key: K, default: None = None, *, timeout: float | None = None) -> V | None: ...
@@ -198,14 +203,15 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_delete(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
         """Delete a key; the value that it had, or `default`."""
-        found = await self._exchange(key_of(self.codec, key), "present", None, timeout)
-        return default if found is None else self.codec.decode(found)
+        encoded = key_of(self.codec, key)
+        found = await self._exchange(encoded, "present", None, timeout)
+        return default if found is None else self._read(encoded, found)
 
     async def _exchange(self, encoded: bytes, when: str, new: bytes | None, timeout: float | None) -> bytes | None:
         """What a codec may be unable to read is read before it is taken away."""
         if self.codec.reads_all:
             return await self._raw.exchange(encoded, when, new, timeout)
-        return await self._raw.exchange_if_read(encoded, new, timeout, self.codec.decode)
+        return await self._raw.exchange_if_read(encoded, new, timeout, partial(self._read, encoded))
 
     @overload
     async def pop(self, key: K, *, timeout: float | None = None) -> V: ...
@@ -266,10 +272,9 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
         anywhere, age_ms = age_of(stale, max_age)
-        decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms, reverse=reverse):
             rows = page.rows[:left]
-            for key, value in rows:
-                yield decode_key(key), decode(value)
+            for row in read_rows(self.codec, self.name, rows):
+                yield row
             if left is not None and (left := left - len(rows)) <= 0:
                 return  # it is not asked whether there is more

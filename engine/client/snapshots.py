@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from engine import errors
 from engine.client.calls import GetCall
-from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, range_of
+from engine.client.codecs import Codec, CodecName, codec_of, key_of, keys_of, limit_of, range_of, read_rows, read_value
 from engine.client.here import OfThisProcess
 from engine.client.modes import check_flags
 from engine.client.moments import HeldCut
@@ -45,16 +45,18 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
 
     async def get(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
         """The value that a key had, or `default`."""
-        found = await self._read([key_of(self.codec, key)], timeout)
-        return default if found[0] is None else self.codec.decode(found[0])
+        encoded = key_of(self.codec, key)
+        found = await self._read([encoded], timeout)
+        return default if found[0] is None else read_value(self.codec, self.name, encoded, found[0])
 
     async def get_many(self, keys: Iterable[K], *, timeout: float | None = None) -> dict[K, V]:
         """The values of the keys that there were."""
         wanted = keys_of(self.codec, keys)
         if not wanted:
             return {}
-        found = zip(wanted.values(), await self._read(list(wanted), timeout), strict=True)
-        return {key: self.codec.decode(value) for key, value in found if value is not None}
+        values = zip(wanted.items(), await self._read(list(wanted), timeout), strict=True)
+        found = [(encoded, key, value) for (encoded, key), value in values if value is not None]
+        return {key: read_value(self.codec, self.name, encoded, value) for encoded, key, value in found}
 
     async def _read(self, keys: list[bytes], timeout: float | None) -> list[bytes | None]:
         cut = self._snapshot.cut
@@ -82,11 +84,10 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
         check_flags(reverse=reverse)
         low, high = range_of(self.codec, prefix, start, end)
         left = limit_of(limit)
-        decode_key, decode = self.codec.decode_key, self.codec.decode
         async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut, reverse=reverse):
             rows = page.rows[:left]
-            for key, value in rows:
-                yield decode_key(key), decode(value)
+            for row in read_rows(self.codec, self.name, rows):
+                yield row
             self._snapshot.check_open()
             if left is not None and (left := left - len(rows)) <= 0:
                 return  # it is not asked whether there is more

@@ -248,6 +248,50 @@ def test_an_optimistic_transaction_that_lost_its_key_conflicts(db: engine.Databa
     assert ns.get("n") == 2
 
 
+def test_what_a_type_cannot_read_is_told_with_its_key(db: engine.Database, fresh: Name) -> None:
+    """Of thousands of rows one is not what it should be: which?"""
+    name = fresh()
+    plain, typed = db.namespace(name, codec="json"), db.namespace(name, codec=int)
+    plain.put_many({"a": 1, "odd": "three", "z": 2})
+    says = f"{name}:'odd': what is stored is not what codec 'int' wrote: Expected `int`, got `str`"
+    asks: list[Callable[[Any], object]] = [
+        lambda n: n.get("odd"),
+        lambda n: n.get_many(["a", "odd"]),
+        lambda n: n.get_entry("odd"),
+        lambda n: n.get_and_put("odd", 3),
+        lambda n: n.get_and_delete("odd"),
+        lambda n: n.pop("odd"),
+        lambda n: n.update("odd", lambda _: 3),
+        lambda n: list(n.scan()),
+        lambda n: list(n.scan(prefix="o", reverse=True)),
+    ]
+    outside: list[Callable[[Any], object]] = [*asks, lambda n: n.get("odd", stale=True), lambda n: n.get_aged("odd")]
+    inside: list[Callable[[Any], object]] = [
+        *asks,
+        lambda n: n.get_for_update("odd"),
+        lambda n: list(n.scan(skip_locked=True)),
+    ]
+    for ask in outside:
+        with pytest.raises(engine.UsageError, match=says):
+            ask(typed)
+    with db.transaction() as tx:
+        for ask in inside:
+            with pytest.raises(engine.UsageError, match=says):
+                ask(tx.namespace(typed))
+        tx.rollback()
+    with db.snapshot() as snapshot:
+        for ask in (*asks[:2], *asks[-2:]):
+            with pytest.raises(engine.UsageError, match=says):
+                ask(snapshot.namespace(typed))
+    assert dict(plain.scan()) == {"a": 1, "odd": "three", "z": 2}
+    by_tuple = db.namespace(fresh(), codec=engine.by_tuple(int))
+    by_tuple.put(("a", 1), 1)
+    liar = engine.Codec("bytes", bytes, bytes, bytes, bytes, form="json by tuple")
+    db.namespace(by_tuple.name, codec=liar).put(b"\xff", b"1")
+    with pytest.raises(engine.UsageError, match=r":b'\\xff': what is stored is not what codec 'json by tuple' wrote"):
+        list(by_tuple.scan())
+
+
 def test_what_a_type_cannot_read_is_not_taken_away(db: engine.Database, fresh: Name, where: Any) -> None:
     name = fresh()
     free, typed = db.namespace(name, codec="json"), db.namespace(name, codec=int)
