@@ -83,7 +83,9 @@ class Locking(Rule):
         has = self.locks.holds if request.shared else self.locks.may_write
         free = keys
         if request.skip:
-            free = [key for key in keys if self.locks.try_all(request.owner, [key]) is None]
+            take = self.locks.try_all
+            tried = [take(request.owner, (), [key]) if request.shared else take(request.owner, [key]) for key in keys]
+            free = [key for key, blocked in zip(keys, tried, strict=True) if blocked is None]
 
         def answer() -> None:
             values = values_of(core, request, handed=self.locks.handed)

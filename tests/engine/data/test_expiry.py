@@ -20,6 +20,7 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
+from engine.state.store import Entry
 from engine.turn.events import Asked
 from tests.engine.data.test_sessions import Alone
 from wal import records as r
@@ -213,6 +214,25 @@ def test_a_transaction_that_comes_too_late_finds_nothing() -> None:
     assert value_in(told) is None
     assert alone.deleted() == [b"k"]
     assert alone.node.locks.holds(owner, ("acc", b"k"))
+
+
+def test_what_is_handed_on_is_told_although_what_stood_before_it_has_expired() -> None:
+    """The store has the entry of before, whose time is over, until the outcome counts."""
+    alone, key = Story(), ("acc", b"k")
+    ann, bob = tx_of(CLIENT, 900), tx_of(CLIENT, 901)
+    locks = alone.node.locks
+    alone.ask(put(1, ttl_ms=500))
+    alone.node.expiry.alarm.off()
+    assert value_in(alone.ask(Lock(2, ann, "acc", [b"k"], 1_000))) == b"v"
+    assert alone.turn([Asked(1, Lock(3, bob, "acc", [b"k"], 10_000))]) == []
+    alone.turn([], later_ms=700)
+    locks.pin(ann, [key], [], in_doubt=True, sure=True)
+    alone.records.clear()
+    alone.node.core.resume(lambda: locks.certain(ann, ann, 0, lambda _: Entry(1, 9, b"new"), None))
+    (told,) = alone.turn([])
+    assert value_in(told) == b"new"
+    assert alone.deleted() == []
+    assert locks.in_doubt(key)
 
 
 def test_what_is_large_is_deleted_in_pieces() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol.requests import Failed, Lock, Put, Rows, Scan, Unlock
+from engine.protocol.requests import SKIPPED, Failed, Lock, Put, Rows, Scan, Unlock, Values
 from engine.turn.events import Asked
 from tests.engine.data.test_sessions import Alone
 from tests.support.probes import heard
@@ -45,6 +45,22 @@ def test_what_somebody_has_locked_is_passed_over() -> None:
     assert queue.first(unlocked=False) == JOBS[:3], "who is not to lock any is told of all"
     queue.ask(Unlock(1, ANN))
     assert queue.first() == [JOBS[0], JOBS[1], JOBS[3]]
+
+
+def test_who_wants_to_read_what_is_free_leaves_it_to_other_readers() -> None:
+    queue, carl = Queue(), tx_of(b"carl......", 1)
+
+    def read(owner: bytes) -> list[bytes | None]:
+        told = queue.ask(Lock(1, owner, "jobs", JOBS[:2], 0, skip=True, shared=True))
+        assert isinstance(told, Values)
+        return [value if epoch != SKIPPED else None for epoch, _, value in told.values]
+
+    queue.lock(ANN, JOBS[1])
+    assert read(BOB) == [b"to do", None]
+    assert read(carl) == [b"to do", None], "it was locked to be read"
+    assert isinstance(queue.ask(Lock(1, ANN, "jobs", [JOBS[0]], 0)), Failed), "and so is nobody's to write"
+    queue.ask(Unlock(1, ANN))
+    assert read(BOB) == [b"to do", b"to do"]
 
 
 def test_nothing_is_told_where_all_is_locked() -> None:
