@@ -69,7 +69,17 @@ DOING = {
         "together",
     }
     | {"transaction"},
-    "engine.host": {"data_directory", "driver", "duties", "embedded", "pulse", "server", "sockets", "transport"},
+    "engine.host": {
+        "data_directory",
+        "driver",
+        "duties",
+        "preparing",
+        "embedded",
+        "pulse",
+        "server",
+        "sockets",
+        "transport",
+    },
     "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
     | {"store_raw", "store_reads", "store_writer"},

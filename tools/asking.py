@@ -94,6 +94,12 @@ async def status_or_none(address: str) -> dict[str, Any] | None:
 
 def too_full(disk: dict[str, Any]) -> str:
     """What comes of a disk that has less left than the log takes next, and what to do."""
+    if disk.get("full"):
+        return (
+            f"{disk['free_bytes'] >> 10} KiB are left, and the log's next segment, which takes "
+            f"{disk['next_bytes'] >> 10}, could not be made; the node goes on for as long as the one lasts that is "
+            "written, or refuses writes if it is alone: free some"
+        )
     return (
         f"{disk['free_bytes'] >> 10} KiB are left, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "
         "node ends where it finds no room for it: free some"

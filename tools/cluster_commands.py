@@ -126,7 +126,7 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{len(overdue)} transactions in doubt on {name}: {_some(overdue)}")
             if status["behind"]:
                 found.append(f"{status['behind']} copies on {name} are behind")
-            if (disk := status.get("disk")) and disk["low"]:
+            if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
                 found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")

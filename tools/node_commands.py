@@ -234,7 +234,10 @@ def status_lines(found: dict[str, Any]) -> list[str]:
 def _room(disk: dict[str, Any] | None) -> list[str]:
     """What its disk has left, if the node can tell."""
     told = {} if disk is None else {f"disk_{name}": value for name, value in disk.items() if name != "low"}
-    return [plain(told), *([f"THE DISK IS NEARLY FULL: {too_full(disk)}"] if disk and disk["low"] else [])]
+    return [
+        plain(told),
+        *([f"THE DISK IS NEARLY FULL: {too_full(disk)}"] if disk and (disk["low"] or disk.get("full")) else []),
+    ]
 
 
 def _proofs(found: dict[str, Any]) -> list[str]:

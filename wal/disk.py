@@ -22,6 +22,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _NAME_MAX = 200
 _CHUNK = 1 << 20
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_EARLY = frozenset({"create", "open", "allocate", "write"})
 Names: TypeAlias = list[str]  # named here, because inside a class with a method `list` the type is out of sight
 
 
@@ -37,6 +38,11 @@ class DiskError(Exception):
 
 class DiskFull(DiskError):
     """No space, or no quota, left: free some and start the node again."""
+
+    @property
+    def early(self) -> bool:
+        """Of a file that was to be made: whether that may be tried again, since nothing was to be relied on yet."""
+        return self.operation in _EARLY
 
 
 class DiskMissing(DiskError):

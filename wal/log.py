@@ -6,8 +6,8 @@ call `prepare_next`, `write_index`, `archive`, `remove`, `history`, `replay`, `p
 
 Stop rather than guess. After a write or a sync that failed, the log refuses every further call with that first error;
 nothing is ever retried, because the kernel may have dropped what it could not write and say so once. A full disk is met
-where the next segment is prepared, before a block needs it: `append` then refuses before it has written anything, and
-the log can still be read. Opening it again, after space was freed, is the way back.
+where the next segment is prepared, before a block needs it: that may be tried again, as nobody relied on the file yet. An
+`append` that cannot do without it refuses before it has written anything, and the log can still be read.
 
 How a segment follows another: the prepared file exists, zero-filled and synced; the full segment is synced, then gets
 its trailer, synced; the prepared file gets its header, synced; it is renamed, and the directory synced. The full segment
@@ -61,7 +61,6 @@ class Log:
         self._retaining = threading.Lock()  # guards the next two
         self._pins: dict[str, Reservation] = {}
         self._reach: dict[Fragment, int] = {}
-        self._full: DiskFull | None = None
         self._failure: DiskError | LogClosed | None = None
 
     @classmethod
@@ -144,7 +143,7 @@ class Log:
         Raises ValueError for more than fits in one block, DiskFull where the next segment could not be prepared (both
         before anything is written), and DiskError, after which the log is stopped.
         """
-        self._refuse_write()
+        self._refuse()
         if not records:
             if durable:
                 self.sync()
@@ -173,9 +172,9 @@ class Log:
 
     def prepare_next(self) -> bool:
         """Make the next segment's file, if it is not there; True if it was made. From any thread, ahead of need: else
-        `append` makes it, and takes as long. Raises DiskFull, and from then on `append` does, before it writes."""
+        `append` makes it, and takes as long. Raises DiskFull: if that is `early`, it may be tried again."""
         with self._preparing:
-            self._refuse_write()
+            self._refuse()
             if self._prepared:
                 return False
             self._take_prepared(self.next_bytes)
@@ -361,7 +360,7 @@ class Log:
     def _rotate(self, length: int, noted: Noted) -> None:
         """Seal the live segment and begin another, in which a block with a body of `length` fits."""
         with self._preparing:
-            self._refuse_write()  # what was waited for may have failed
+            self._refuse()  # what was waited for may have failed
             self._write_index()
             capacity = capacity_for(length, noted, self._prepared or self.next_bytes)
             self._take_prepared(capacity, filled=False)  # the writer waits, if it is not there
@@ -388,7 +387,8 @@ class Log:
                 self._disk.create(PREPARED, capacity, filled=filled)
         except DiskFull as error:
             probe("wal.log.full")
-            self._full = error
+            if not error.early:
+                self._stop(error)
             raise
         except BaseException as error:
             self._stop(error)
@@ -417,11 +417,6 @@ class Log:
     def _refuse(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _refuse_write(self) -> None:
-        self._refuse()
-        if self._full is not None:
-            raise self._full
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ ERRORS: dict[str, type[errors.Error]] = {
     Code.SNAPSHOT_LOST: errors.SnapshotLost,
     Code.SNAPSHOT_TOO_OLD: errors.SnapshotTooOld,
     Code.UNSTAGED: errors.Unavailable,
+    Code.DISK_FULL: errors.DiskFull,
 }
 
 

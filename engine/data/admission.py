@@ -125,6 +125,10 @@ class Admission:
                 probe("write.read_only")
                 desk.refuse_lost(session, request.id, lost)
                 return False
+            if core.cramped and not core.peers():
+                probe("write.no_room")
+                desk.refuse(session, request.id, Code.DISK_FULL, _told_cramped(core.node))
+                return False
             if request.version and request.version < local.since:
                 probe("write.sent_by_an_older_map")
                 desk.remap(session, request.id)
@@ -158,3 +162,10 @@ class Admission:
         if results.many:
             self.sessions.crowd(partition)
         return results.is_new(tx)
+
+
+def _told_cramped(node: str) -> str:
+    return (
+        f"the disk of {node} has no room for more of its log, and no other node has the data: nothing is written, and what "
+        "is there can be read; free some space there, and it goes on by itself"
+    )

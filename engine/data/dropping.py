@@ -86,7 +86,7 @@ class Dropping(Rule):
         core = self.core
         self.alarm.off()
         left = any(self._left.values())
-        if left and not self._under_way and may_act(core, core.fence) and core.quorum:
+        if left and not self._under_way and may_act(core, core.fence) and core.quorum and not core.cramped:
             moved = self._piece()
             self.alarm.by(core.now + (PAUSE_MS if moved else LATE_MS) * MS)
         elif left:

@@ -315,7 +315,7 @@ class Expiry(Rule):
         """Look at the clock."""
         core = self.core
         self.alarm.off()
-        if may_act(core, core.fence) and core.quorum:
+        if may_act(core, core.fence) and core.quorum and not core.cramped:
             self._read_on()
             self._ripen()
             self._delete_some()

@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar, assert_never
 import msgspec
 
 from engine.errors import UsageError
+from engine.host.preparing import Preparing
 from engine.host.syncing import UNSYNCED_BYTES, sacred, waits_for_the_disk
 from engine.messages import Heartbeat, Message
 from engine.node.node import Node
@@ -136,7 +137,7 @@ class Duties:
         self._wall_ms = 0  # when the last turn was written
         self._readers: dict[Supply, _Reader] = {}
         self._closing: list[_Reader] = []  # closed, and still read
-        self._preparing = False
+        self._preparing = Preparing(doer, node, log, ends=lambda: self.over, fail=self._fail)
         self._writing = False
         self._doomed: list[str] = []  # files of the log that are to be removed, the oldest first
         self._tidying = False  # files are removed, or an archive is made: one at a time
@@ -189,6 +190,8 @@ class Duties:
                     self._write_kept(now)
             case _:
                 assert_never(settings.durability)
+        if self.node.core.cramped:
+            self._preparing.look(now)
         # What is claimed to others is what was acknowledged. A disk that comes back with less was set back.
         self.node.core.durable_lsn = log.next_lsn - 1 + len(self._kept)
 
@@ -228,25 +231,12 @@ class Duties:
         self.log.append(records, now_ms=self._wall_ms, durable=durable)
         if durable:
             self._synced_at = now
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """What the log wants done beside its writer, one thing at a time."""
-        log = self.log
-        if not (self._preparing or self.over) and (log.wants_index or log.wants_next):
-            self._preparing = True
-            self.doer.background("prepare", log.write_index if log.wants_index else log.prepare_next, self._prepared)
+        self._preparing.look(now)
 
     def _write_kept(self, now: int) -> None:
         kept, self._kept = self._kept, []
         if kept:
             self._append(kept, now, durable=True)
-
-    def _prepared(self, _: object, error: Exception | None) -> None:
-        self._preparing = False
-        if error is not None:
-            self._fail(error)
-        self._prepare()
 
     # Tasks.
 
@@ -412,6 +402,9 @@ class Duties:
             return  # else it is written, and the next turn takes it
         self.over, self._finish = True, None
         core = self.node.core
+        if core.cramped:  # there is no room for it, and what it would hold is in the log
+            done(self._all_written())
+            return
         try:
             image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
             self.write_all()
@@ -425,6 +418,13 @@ class Duties:
             done(error)
 
         self.doer.background("checkpoint", lambda: self._store(image), written)
+
+    def _all_written(self) -> Exception | None:
+        try:
+            self.write_all()
+        except Exception as error:  # the disk's, or an assertion
+            return error
+        return None
 
     def write_all(self) -> None:
         """Everything that was acknowledged is on disk after this."""

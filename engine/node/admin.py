@@ -167,7 +167,7 @@ class Administration:
             "version": str(core.version),
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
-            "disk": core.room and {**core.room._asdict(), "low": core.room.low},
+            "disk": core.room and {**core.room._asdict(), "low": core.room.low, "full": core.cramped},
             "seen": sorted(node.membership.joining.seen),
             "partitions": roles,
             "behind": node.demander.behind,

@@ -314,7 +314,7 @@ class Node(Machines):
             or self.checkpoint_wanted
             or self.demander.waits
         )
-        if due and not self.checkpointing:
+        if due and not (self.checkpointing or core.cramped):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
             self.checkpoint_wanted = False

@@ -437,6 +437,7 @@ class Code:
     SNAPSHOT_LOST = "SnapshotLost"
     SNAPSHOT_TOO_OLD = "SnapshotTooOld"
     UNSTAGED = "Unstaged"
+    DISK_FULL = "DiskFull"
 
 
 def request_kind(request: Request) -> str:

@@ -74,6 +74,7 @@ class Core:
         self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.room: Room | None = None  # on its disk; whoever drives this node says so now and then
+        self.cramped = False  # its disk has no room for what the log goes on in; whoever drives this node says so
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn

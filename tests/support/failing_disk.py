@@ -1,7 +1,8 @@
 """A real directory that fails as a real disk does: it is full, or it cannot keep what was written to it.
 
 What it does is said in a file beside it, so that a test can break and repair the disk of a process that runs:
-`full`, `sync` (writes seem to go well, and then the sync fails), `slow` (a sync takes long), or nothing.
+`full`, `crammed` (what is there can be written, but no file be made), `sync` (writes seem to go well, and then the sync
+fails), `slow` (a sync takes long), or nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from wal import DirectoryDisk, Disk, DiskError, DiskFull, File
 
 SLOW_SECONDS = 0.3
+FULL = "No space left on device (ENOSPC): free some space and start the node again"
 
 
 class FailingDisk(DirectoryDisk):
@@ -24,6 +26,8 @@ class FailingDisk(DirectoryDisk):
 
     def create(self, name: str, size: int, *, filled: bool = True) -> None:
         self.check_room("write", name)
+        if self._trouble() == "crammed":
+            raise DiskFull("write", name, FULL)
         super().create(name, size, filled=filled)
 
     def open(self, name: str, write: bool = False) -> File:
@@ -32,7 +36,7 @@ class FailingDisk(DirectoryDisk):
     def check_room(self, operation: str, name: str) -> None:
         """Raise DiskFull if there is none."""
         if self._trouble() == "full":
-            raise DiskFull(operation, name, "No space left on device (ENOSPC): free some space and start the node again")
+            raise DiskFull(operation, name, FULL)
 
     def check_sync(self, name: str) -> None:
         """Raise DiskError if the disk cannot keep what it was given."""

@@ -1,0 +1,90 @@
+"""A disk without room for the log's next segment: who is alone answers reads and refuses writes until there is some."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import aio
+from engine.client.admin import ask
+from engine.errors import DiskFull
+from engine.host.server import Server, ServerConfig
+from engine.turn.settings import Settings
+from tests.support.failing_disk import failing
+from tests.support.patience import PATIENCE_SECONDS
+
+SETTINGS = Settings(
+    cluster="cramped", partitions=4, backups=0, wal_segment_bytes=64 << 10, wal_total_bytes=1 << 20, checkpoint_ms=200
+)
+VALUE = b"v" * 500
+
+
+async def _until_refused(space: aio.Namespace[Any, Any]) -> int:
+    """Write until the disk is full; how many writes were acknowledged."""
+    for number in range(10_000):
+        try:
+            await space.put(b"%d" % number, VALUE)
+        except DiskFull:
+            return number
+    raise AssertionError("the disk is never full")
+
+
+async def _alone(directory: Path) -> None:
+    control, notes = directory / "control", list[str]()
+    config = ServerConfig(data=directory / "n1", listen="127.0.0.1:0", node="n1", settings=SETTINGS)
+    server = await Server.start(config, note=notes.append, disk=failing(control))
+    try:
+        await ask(server.address, "init", cluster=["c1"], nodes=["n1"])
+        async with await aio.connect(server.address, timeout=PATIENCE_SECONDS) as db:
+            space = db.namespace("acc")
+            await space.put(b"first", VALUE)
+            control.write_text("crammed", encoding="ascii")
+            written = await _until_refused(space)
+            assert written > 0
+            assert (await ask(server.address, "status"))["disk"]["full"]
+            await asyncio.sleep(1.0)  # checkpoints would be due meanwhile
+            assert not server.driver.stopped.done(), notes
+            assert await space.get(b"first") == VALUE
+            assert await space.count() == written + 1
+            with pytest.raises(DiskFull, match="the disk of n1 has no room for more of its log"):
+                await space.put(b"first", b"another")
+            with pytest.raises(DiskFull):
+                async with db.transaction() as tx:
+                    await tx.namespace(space).put(b"first", b"another")
+            control.unlink()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while (await ask(server.address, "status"))["disk"]["full"]:
+                    await asyncio.sleep(0.05)
+            await space.put(b"first", b"another")
+            assert await space.count() == written + 1
+        assert sum(note.startswith("NO ROOM for the log's next segment") for note in notes) == 1
+        assert sum(note.startswith("the disk has room again") for note in notes) == 1
+    finally:
+        await server.close()
+
+
+def test_a_node_that_is_alone_refuses_writes_and_answers_reads_until_there_is_room(tmp_path: Path) -> None:
+    asyncio.run(_alone(tmp_path))
+
+
+async def _stopped_and_started(directory: Path) -> None:
+    control = directory / "control"
+    config = ServerConfig(data=directory / "n1", listen="127.0.0.1:0", node="n1", settings=SETTINGS)
+    server = await Server.start(config, note=lambda _: None, disk=failing(control))
+    await ask(server.address, "init", cluster=["c1"], nodes=["n1"])
+    async with await aio.connect(server.address, timeout=PATIENCE_SECONDS) as db:
+        control.write_text("crammed", encoding="ascii")
+        written = await _until_refused(db.namespace("acc"))
+    await server.close()  # in good order, and without a checkpoint that there is no room for
+    control.unlink()
+    server = await Server.start(config, note=lambda _: None, disk=failing(control))
+    async with await aio.connect(server.address, timeout=PATIENCE_SECONDS) as db:
+        assert await db.namespace("acc").count() == written
+    await server.close()
+
+
+def test_a_node_on_a_full_disk_stops_in_good_order_and_starts_again_with_all_of_it(tmp_path: Path) -> None:
+    asyncio.run(_stopped_and_started(tmp_path))
