@@ -24,8 +24,9 @@ from engine.client.namespaces import WithNamespaces, check_name_of
 from engine.client.oneshot import Operation, transact
 from engine.client.outside import CodedNamespace
 from engine.client.running import Level, Mode, TransactionOptions, check_run, pause, to_await
-from engine.client.session import Session, reached
+from engine.client.session import Session
 from engine.client.snapshots import Snapshot, SnapshotNamespace, read
+from engine.client.sockets import reached
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
 from engine.protocol.addresses import addresses_of

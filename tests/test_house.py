@@ -65,6 +65,7 @@ DOING = {
         "running",
         "session",
         "single",
+        "sockets",
         "timing",
         "together",
     }

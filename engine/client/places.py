@@ -32,6 +32,7 @@ class Places:
         self.connected: dict[Address, bool] = {}
         self.mute: dict[Address, int] = {}  # copies that did not answer what any may, and when that was (ns)
         self.to_connect: list[Address] = list(seeds)
+        self.refusals: dict[Address, str] = {}  # why there is no connection
 
     def known(self) -> list[Address]:
         """Everyone who may have a table."""

@@ -168,8 +168,9 @@ class Router:
         else:
             address = self.places.addresses[primary]
             self.places.connect(address)
-            if not errand.last:
-                errand.hindered(f"no connection to {primary} at {address}")
+            why = self.places.refusals.get(address, "")
+            if why or not errand.last:
+                errand.hindered(f"no connection to {primary} at {address}" + (f": {why}" if why else ""))
 
     def _again(self, errand: Errand, *, stale: bool) -> None:
         """Try what is left a little later, and look at the table if it may be old."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from threading import get_ident
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from engine import errors
 from engine.client.calls import Call
@@ -18,20 +18,9 @@ from engine.client.leases import CutLeases
 from engine.client.loop import ELSEWHERE, is_running
 from engine.client.routing import Router
 from engine.client.timing import REAL, Renewals, Surroundings, check_seconds
-from engine.errors import ProtocolError
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.addresses import Address
 from engine.protocol.requests import Reply, Request
-from engine.protocol.wire import (
-    FRAME_BYTES_MAX,
-    MAGIC,
-    PROTOCOL,
-    FrameReader,
-    Hello,
-    decode_hello,
-    decode_replies,
-    frame,
-    frames,
-)
+from engine.protocol.wire import FRAME_BYTES_MAX
 from wal.ids import NO_VERSION, TxId, Version
 
 TICK_SECONDS = 0.01
@@ -90,7 +79,6 @@ class Session:
         self.closed = False
         self.failure: errors.Error | None = None
         self._keeper: asyncio.TimerHandle | None = None
-        self.refusals: dict[Address, str] = {}
 
     def begin(self) -> None:
         """Begin to connect."""
@@ -274,7 +262,7 @@ class Session:
 
     def on_connected(self, address: Address, lock_lease_ms: int = 0, result_retention_ms: int = 0) -> None:
         """A connection is there, and what its node grants to who is silent."""
-        self.refusals.pop(address, None)
+        self.router.places.refusals.pop(address, None)
         before = self.renewals.of_sessions
         self.renewals.hear(address, lock_lease_ms, result_retention_ms)
         if self.renewals.of_sessions < before and self._keeper is not None:
@@ -286,7 +274,7 @@ class Session:
     def on_disconnected(self, address: Address, reason: str) -> None:
         """A connection broke, or could not be made."""
         if reason:
-            self.refusals[address] = reason
+            self.router.places.refusals[address] = reason
         self.router.on_disconnected(address, self.clock())
         self._flush()
 
@@ -314,136 +302,3 @@ class Session:
             self._end_calls(errors.UsageError("the database was closed"))
         if self.links is not None:
             await self.links.close()
-
-
-class _Connection(asyncio.Protocol):
-    """A socket to one node. `met` is over as soon as the node answered the greeting, or the socket is gone."""
-
-    def __init__(self, links: SocketLinks, address: Address) -> None:
-        self.links = links
-        self.address = address
-        self.reader = FrameReader()
-        self.socket: asyncio.Transport | None = None
-        self.greeted = False
-        self.met: asyncio.Future[None] = links.session.loop.create_future()
-        self.reason = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
-        self.socket = transport
-        transport.write(frame(Hello(MAGIC, PROTOCOL, "client", client=self.links.session.name)))
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for payload in self.reader.feed(data):
-                if self.greeted:
-                    self.links.session.on_replies(self.address, decode_replies(payload))
-                    continue
-                hello = decode_hello(payload)
-                if hello.refused:
-                    raise ProtocolError(hello.refused)
-                self.greeted = True
-                self.reader.limit = FRAME_BYTES_MAX
-                self._met()
-                self.links.greeted(self, hello)
-        except ProtocolError as error:
-            self.reason = str(error)
-            if self.socket is not None:
-                self.socket.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.reason = self.reason or (str(exc) if exc else "")
-        self._met()
-        if self.greeted:  # else whoever dialed tells
-            del self.links.open[self.address]
-            self.links.session.on_disconnected(self.address, self.reason)
-
-    def _met(self) -> None:
-        if not self.met.done():
-            self.met.set_result(None)
-
-
-class SocketLinks:
-    """Connections to nodes over TCP, made when they are wanted."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.open: dict[Address, _Connection] = {}
-        self.attempts: dict[Address, int] = {}
-        self._dialing: dict[Address, asyncio.Task[None]] = {}
-
-    def connect(self, address: Address) -> None:
-        """Dial, after a pause that grows with every failure. There is one connection to an address, or none."""
-        if address not in self._dialing and address not in self.open:
-            self._dialing[address] = self.session.loop.create_task(self._dial(address))
-
-    async def _dial(self, address: Address) -> None:
-        """Connect and be greeted; a node that takes the connection and says nothing is hung up on."""
-        tries = self.attempts.get(address, 0)
-        self.attempts[address] = tries + 1
-        connection: _Connection | None = None
-        try:
-            if tries:
-                await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
-            host, port = split_address(address)
-            async with asyncio.timeout(HELLO_SECONDS):
-                _, connection = await self.session.loop.create_connection(lambda: _Connection(self, address), host, port)
-                await connection.met
-            problem = connection.reason or "it hung up before it greeted"
-        except (OSError, TimeoutError, ValueError) as error:
-            problem = str(error) or f"no answer within {HELLO_SECONDS:g} s"
-        finally:
-            if self._dialing.get(address) is asyncio.current_task():
-                del self._dialing[address]
-            if connection is not None and not connection.greeted and connection.socket is not None:
-                connection.socket.abort()
-        if connection is None or not connection.greeted:
-            self.session.on_disconnected(address, problem)
-
-    def greeted(self, connection: _Connection, hello: Hello) -> None:
-        """A node answered: from now on it can be asked."""
-        address = connection.address
-        self.open[address] = connection
-        self._dialing.pop(address, None)
-        self.attempts.pop(address, None)
-        self.session.on_connected(address, hello.lock_lease_ms, hello.result_retention_ms)
-
-    def send(self, address: Address, requests: list[Request]) -> None:
-        """Write a frame, or several if they are too large together; the session hears of one that is too large alone."""
-        connection = self.open.get(address)
-        if connection is None or connection.socket is None:
-            return
-        ready, too_large = frames(requests)
-        for data in ready:
-            connection.socket.writelines(data)
-        for request in too_large:
-            self.session.on_unsendable(request)
-
-    async def close(self) -> None:
-        """Hang up: no socket is left, also none to a node that greets or reads no more."""
-        dialing, connections = list(self._dialing.values()), list(self.open.values())
-        for task in dialing:
-            task.cancel()
-        await asyncio.gather(*dialing, return_exceptions=True)
-        sockets = [connection.socket for connection in connections if connection.socket is not None]
-        for socket in sockets:
-            socket.close()
-        await asyncio.sleep(0)
-        for socket in sockets:
-            socket.abort()  # what was written and is not read is not waited for
-        await asyncio.sleep(0)
-
-
-async def reached(seeds: list[Address], timeout: float, *, domain: str, name: str) -> Session:
-    """A session over sockets that has a cluster's table; Unavailable if no node gives one within `timeout` seconds."""
-    session = Session(seeds, timeout=timeout, domain=domain, name=name)
-    session.links = SocketLinks(session)
-    session.begin()
-    try:
-        if not await session.wait_for_table(timeout):
-            why = "; ".join(f"{address}: {reason}" for address, reason in session.refusals.items())
-            raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
-    except BaseException:
-        await session.close()
-        raise
-    return session

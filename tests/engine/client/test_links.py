@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 import engine
-from engine.client import session as links_module
-from engine.client.session import Session, SocketLinks
+from engine.client import sockets as links_module
+from engine.client.session import Session
+from engine.client.sockets import SocketLinks
 from tests.support.hosts import Host
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -73,9 +74,9 @@ def test_who_does_not_greet_is_hung_up_on_and_the_router_is_told(monkeypatch: py
         client, links = session()
         links.connect(address)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while address not in client.refusals:
+            while address not in client.router.places.refusals:
                 await asyncio.sleep(0.005)
-        assert client.refusals[address] == "no answer within 0.05 s"
+        assert client.router.places.refusals[address] == "no answer within 0.05 s"
         await until_gone(host)
         links.connect(address)
         async with asyncio.timeout(PATIENCE_SECONDS):
