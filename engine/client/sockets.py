@@ -94,13 +94,13 @@ class SocketLinks:
         """Connect and be greeted; a node that takes the connection and says nothing is hung up on."""
         tries = self.attempts.get(address, 0)
         self.attempts[address] = tries + 1
-        connection: _Connection | None = None
+        connection = _Connection(self, address)
         try:
             if tries:
                 await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
             host, port = split_address(address)
             async with asyncio.timeout(HELLO_SECONDS):
-                _, connection = await self.session.loop.create_connection(lambda: _Connection(self, address), host, port)
+                await self.session.loop.create_connection(lambda: connection, host, port)
                 await connection.met
             problem = connection.reason or "it hung up before it greeted"
         except (OSError, TimeoutError, ValueError) as error:
@@ -108,9 +108,9 @@ class SocketLinks:
         finally:
             if self._dialing.get(address) is asyncio.current_task():
                 del self._dialing[address]
-            if connection is not None and not connection.greeted and connection.socket is not None:
+            if not connection.greeted and connection.socket is not None:
                 connection.socket.abort()
-        if connection is None or not connection.greeted:
+        if not connection.greeted:  # else it tells by itself when it is lost
             self.session.on_disconnected(address, problem)
 
     def greeted(self, connection: _Connection, hello: Hello) -> None:
