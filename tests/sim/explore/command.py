@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.sim.explore.search import Found, Walk
+from tests.sim.explore.search import STATES, Found, Walk
 from tests.sim.explore.worlds import WORLDS
 from tests.sim.planted.catalogue import FAULTS
 from tests.sim.world import Plant
@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("worlds", nargs="*", metavar="WORLD", help=f"all, if none is named: {', '.join(WORLDS)}")
     parser.add_argument("--depth", type=int, help="walk no further than so many steps; what a world has, by default")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each world, at most ({SECONDS:g})")
+    parser.add_argument(
+        "--states", type=int, default=STATES, help=f"of each world, at most ({STATES:,}): all are in memory"
+    )
     parser.add_argument("--fault", choices=list(FAULTS), metavar="FAULT", help="plant this one (docs/planted-faults.md)")
 
 
@@ -34,21 +37,28 @@ def main(args: argparse.Namespace) -> int:
     broken = 0
     for name in args.worlds or WORLDS:
         print(f"{name}: {WORLDS[name].about}", flush=True)
-        found = explore(name, plant, depth=args.depth, seconds=args.seconds, loud=True)
+        found = explore(name, plant, depth=args.depth, seconds=args.seconds, states=args.states, loud=True)
         print(found, flush=True)
         broken += bool(found.violation)
     return 1 if broken else 0
 
 
 def explore(
-    name: str, plant: Plant | None = None, *, depth: int | None = None, seconds: float = SECONDS, loud: bool = False
+    name: str,
+    plant: Plant | None = None,
+    *,
+    depth: int | None = None,
+    seconds: float = SECONDS,
+    states: int = STATES,
+    loud: bool = False,
 ) -> Found:
     """Walk one world."""
     world = WORLDS[name]
     with _seldom_collected():
         walk = Walk(world, plant)
         world.begin(walk)
-        return walk.search(depth=depth or world.depth, seconds=seconds, say=_progress if loud else _silent)
+        say = _progress if loud else _silent
+        return walk.search(depth=depth or world.depth, seconds=seconds, states=states, say=say)
 
 
 @contextmanager

@@ -22,10 +22,10 @@ from engine.protocol.requests import Reply, Request
 from engine.state.recover import recover
 from engine.state.store import LayeredStore
 from engine.turn.effects import Effects
-from engine.turn.events import Asked, Event, PeerSeen, Received
+from engine.turn.events import Asked, Event, PeerSeen, Received, Task
 from engine.turn.settings import Settings
 from rebalance import baselines, going, steps
-from rebalance.ports import MS
+from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from rebalance.table import Candidate, Placement
 from tests.conversations.cluster import Block, Host
 from tests.conversations.in_turn import in_turn
@@ -33,6 +33,7 @@ from tests.sim.explore.fingerprint import fingerprint
 from tests.sim.machine import Machine
 from tests.sim.world import Plant
 from wal import records as r
+from wal.history import HistoryCursor
 from wal.ids import NodeId
 
 BEGIN_NS = 1_000_000_000
@@ -60,7 +61,8 @@ class Letter(NamedTuple):
 
 class Happening(NamedTuple):
     """What can happen to a node. `what` is start, crash, wipe, set-back, image, begin, step, join, move, note, let-go,
-    rebase, stand, wait, deliver or ask. `worse`: a primary moves off a copy that is wrong."""
+    rebase, stand, tell, wait, deliver, lose or ask. `worse`: a primary moves off a copy that is wrong; `names` of what is
+    lost: which kinds of letters to it."""
 
     what: str
     node: NodeId
@@ -74,6 +76,11 @@ class Happening(NamedTuple):
     def is_life(self) -> bool:
         """Whether a process ends, and perhaps another begins: letters to it are lost."""
         return self.what in {"start", "crash", "wipe", "set-back"}
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may happen hangs on what else may."""
+        return self.what == "tell"
 
 
 class Step(NamedTuple):
@@ -155,12 +162,13 @@ class _Running:
                 assert node is not None
                 if node.core.topology is not None and node.exchange.attempt is None and not node.steps.under_way:
                     self._lead(node, lambda: self._lead_steps(node, happening))
+            case "tell":
+                assert node is not None
+                self._wait(happening.ms)
+                leads = [local.number for local in node.core.local if local.mine]
+                self._lead(node, lambda: node.entropy.following.tell(leads))
             case "wait":
-                self.now += happening.ms * MS
-                if node is not None:
-                    for other in self.nodes.names:
-                        node.detector.heard(other)
-                self._turn([])
+                self._wait(happening.ms)
             case "deliver":
                 letter = happening.letter
                 assert letter is not None
@@ -170,6 +178,14 @@ class _Running:
                 self._turn([Asked(1, msgspec.msgpack.decode(happening.request, type=Request))])
             case _:
                 raise AssertionError(f"nobody knows how {happening.what} happens")
+
+    def _wait(self, ms: int) -> None:
+        """Time passes, in which it has heard everybody."""
+        self.now += ms * MS
+        if self.host.node is not None:
+            for other in self.nodes.names:
+                self.host.node.detector.heard(other)
+        self._turn([])
 
     def _lead_steps(self, node: Node, happening: Happening) -> None:
         """It asks for promises; or, under a ballot that stands, has some noted, or go, or be the baseline."""
@@ -220,9 +236,25 @@ class _Running:
             effects = node.turn(self.now, events)
             node.core.to_self = [said for said in node.core.to_self if not isinstance(said, _LEFT_OUT)]
             self._pay(node, effects)
-            events = []
-            if not (node.core.to_self or node.core.resumed or node.core.unhurried):
+            events = [read for task in effects.tasks if (read := self._read(task)) is not None]
+            if not (events or node.core.to_self or node.core.resumed or node.core.unhurried):
                 return
+
+    def _read(self, task: Task) -> Event | None:
+        """Read the log for a copy that lacks something; what else a task may be, needs a world that is larger."""
+        host = self.host
+        match task:
+            case OpenHistory(session, wants):
+                host.cursors[session] = HistoryCursor([1], lambda _lsn, _wanted: host, wants, host.last_lsn)
+            case ReadHistory(session, size):
+                cursor = host.cursors[session]
+                writes = cursor.read(size)
+                return HistoryRead(session, writes, cursor.done, list(cursor.missed) if cursor.done else [])
+            case CloseHistory(session):
+                host.cursors.pop(session, None)
+            case _:
+                pass
+        return None
 
     def _pay(self, node: Node, effects: Effects) -> None:
         host = self.host
@@ -304,6 +336,16 @@ class Nodes:
         """The incarnation of a node in its first life."""
         return 1 << 20 | 1
 
+    def look(self, state: int) -> Node | None:
+        """The node as it is in a state; not to be told anything."""
+        running = self._running.get(state)
+        if running is None:
+            name, path = self._paths[state]
+            running = self._running[state] = _Running(self, name)
+            for earlier in path:
+                running.happen(earlier)
+        return running.host.node
+
     def path(self, state: int) -> tuple[Happening, ...]:
         """All that happened to a node up to a state: one way to get there."""
         return self._paths[state][1]
@@ -333,6 +375,11 @@ def told(happening: Happening) -> str:
             return f"{happening.node} proposes a step by which {' joins on '.join(happening.names)}"
         case "stand":
             return f"{happening.node} asks for promises"
+        case "tell":
+            return f"{happening.ms} ms later {happening.node} tells asynchronous copies where it stands"
+        case "lose":
+            assert happening.letter is not None
+            return f"lost: {happening.letter.sender} -> {happening.node} {happening.letter.kind}"
         case "note" | "let-go" | "rebase":
             said = {"note": "notes that it goes:", "let-go": "lets go", "rebase": "has the baseline be"}[happening.what]
             return f"{happening.node} proposes a step that {said} {', '.join(happening.names)}"

@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from engine.node.node import Node
 from engine.protocol.requests import Reply
 from engine.turn.settings import Settings
 from tests.sim.explore.nodes import DOWN, Happening, Letter, Nodes, Step, told
@@ -26,6 +27,10 @@ from wal import records as r
 from wal.ids import NodeId
 
 SETTINGS = Settings(cluster="small", partitions=1, backups=2, checkpoint_ms=3_600_000, in_doubt_ms=200, anti_entropy_ms=0)
+
+
+STATES = 1_000_000
+"""So many are walked at most: all of them are kept, at about three kilobytes each."""
 
 
 class Fact(NamedTuple):
@@ -42,14 +47,19 @@ Judge = Callable[[frozenset[Fact]], str]
 """Which promise these facts break together, or nothing."""
 
 
+Rests = Callable[[Sequence[Node | None]], str]
+"""What of the nodes, in their order, ought not to be so where nothing is left to happen; or nothing."""
+
+
 class Might(NamedTuple):
-    """Something that the world may do, so many times at most; and only while a node is `down`, if one is named, or once
-    something was `seen`."""
+    """Something that the world may do, so many times at most; and only while a node is `down`, if one is named, once
+    something was `seen`, or if it takes so long that nothing else is left to happen (`at_rest`)."""
 
     happening: Happening
     times: int = 1
     down: NodeId = ""
     seen: Fact | None = None
+    at_rest: bool = False
 
 
 class SmallWorld(NamedTuple):
@@ -65,6 +75,7 @@ class SmallWorld(NamedTuple):
     depth: int
     apart: tuple[tuple[NodeId, NodeId], ...] = ()  # of these nothing gets from one to the other
     settings: Settings = SETTINGS
+    rests: Rests | None = None
 
 
 class State(NamedTuple):
@@ -124,6 +135,10 @@ class Walk:
     def after(self, state: State, happening: Happening) -> State:
         """The state that follows."""
         at = self.at[happening.node]
+        if happening.what == "lose":
+            assert happening.letter is not None
+            facts = state.facts | {Fact("lost", happening.node, happening.letter.kind)}
+            return State(state.nodes, state.letters - {happening.letter}, self._left(state, happening), facts)
         step = self.nodes.step(state.nodes[at], happening)
         nodes = (*state.nodes[:at], step.state, *state.nodes[at + 1 :])
         letters = state.letters
@@ -137,11 +152,12 @@ class Walk:
         found = [self.world.notice(happening.node, said) for said in (*step.logged, *(a for _, a in step.answers))]
         if any(found):
             facts = facts | {fact for fact in found if fact is not None}
-        left = state.left
-        for n, might in enumerate(self.world.may):
-            if might.happening == happening:
-                left = (*left[:n], left[n] - 1, *left[n + 1 :])
-        return State(nodes, letters, left, facts)
+        return State(nodes, letters, self._left(state, happening), facts)
+
+    def _left(self, state: State, happening: Happening) -> tuple[int, ...]:
+        might = happening._replace(letter=None) if happening.what == "lose" else happening
+        left = zip(state.left, self.world.may, strict=True)
+        return tuple(times - (each.happening == might) for times, each in left)
 
     def _letters(self, sender: NodeId, nodes: tuple[int, ...], step: Step) -> frozenset[Letter]:
         allocation, incarnation, _ = self.nodes.life(nodes[self.at[sender]])
@@ -160,19 +176,31 @@ class Walk:
     def enabled(self, state: State) -> list[Happening]:
         """All that can happen in a state."""
         found = [Happening("deliver", letter.receiver, letter) for letter in sorted(state.letters)]
+        at_rest: list[Happening] = []
         for might, left in zip(self.world.may, state.left, strict=True):
             happening = might.happening
             late = might.seen is not None and might.seen not in state.facts
             early = bool(might.down) and not self._is_down(state, might.down)
             idle = not happening.is_life and self._is_down(state, happening.node)
-            if left > 0 and not (late or early or idle):
-                found.append(happening)
-        return found
+            if left <= 0 or late or early or idle:
+                continue
+            if happening.what == "lose":
+                lost = [letter for letter in sorted(state.letters) if letter.receiver == happening.node]
+                found += [happening._replace(letter=letter) for letter in lost if letter.kind in happening.names]
+            else:
+                (at_rest if might.at_rest else found).append(happening)
+        return found or at_rest
+
+    def _unrest(self, state: State) -> str:
+        """What ought not to be so in a state in which nothing is left to happen."""
+        return self.world.rests([self.nodes.look(at) for at in state.nodes]) if self.world.rests is not None else ""
 
     def _is_down(self, state: State, node: NodeId) -> bool:
         return self.nodes.life(state.nodes[self.at[node]])[2] == DOWN
 
-    def search(self, *, depth: int, seconds: float, say: Callable[[str], None] = lambda _: None) -> Found:
+    def search(
+        self, *, depth: int, seconds: float, states: int = STATES, say: Callable[[str], None] = lambda _: None
+    ) -> Found:
         """Walk every order, shortest first, until nothing is left, a promise is broken, or a bound is reached."""
         began, self.begun = time.monotonic(), True
         first = self.state
@@ -189,10 +217,13 @@ class Walk:
         while level and steps < depth:
             following: deque[tuple[State, frozenset[Happening], frozenset[Happening] | None]] = deque()
             for state, sleeping, only in level:
-                if time.monotonic() - began > seconds:
+                if len(come) >= states or time.monotonic() - began > seconds:
                     return result(steps, whole=False)
                 tried: list[Happening] = []
-                for happening in self.enabled(state):
+                enabled = self.enabled(state)
+                if not enabled and (broken := self._unrest(state)):
+                    return result(steps, whole=False, violation=broken, last=state)
+                for happening in enabled:
                     if happening in sleeping or (only is not None and happening not in only):
                         continue
                     transitions += 1
@@ -226,8 +257,8 @@ class Walk:
 
 
 def _independent(a: Happening, b: Happening) -> bool:
-    """Whether two happenings come to the same in either order."""
-    return a.node != b.node and not a.is_life and not b.is_life
+    """Whether two happenings come to the same in either order, and neither lets the other happen or not."""
+    return a.node != b.node and not (a.is_life or a.waits or b.is_life or b.waits)
 
 
 def kinds(letters: Sequence[Letter]) -> Counter[str]:

@@ -55,12 +55,23 @@ def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
         ("in-line", "a-key-is-handed-on-with-the-vote", "what is read is never committed"),
         ("repeat", "retry-executed-twice", "a request was told b'1' and b'2'"),
         ("catching-up", "vouched-for-without-waiting-for-it", "n2 counts, and does not have what was acknowledged"),
+        (
+            "asynchronous",
+            "an-asynchronous-copy-does-not-ask-how-readers-ended",
+            "of what is prepared in partition 0 one copy knows, and the other does not",
+        ),
     ],
 )
 def test_what_breaks_a_promise_about_data_is_found(name: str, fault: str, broken: str) -> None:
     found = explore(name, FAULTS[fault].plant)
     assert found.violation == broken, str(found)
     assert len(found.story) == found.depth
+
+
+def test_no_more_states_are_kept_than_there_is_room_for() -> None:
+    found = explore("join", states=500)
+    assert not found.whole
+    assert 500 <= found.states < 600
 
 
 def test_the_command_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
+from engine.node.node import Node
 from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Lock, Put, Reply, Swap, Values
 from rebalance.table import decode, hash_of
 from tests.sim.explore.nodes import Happening, ask
@@ -33,7 +35,10 @@ def _hash(record: r.Accepted | r.Committed) -> int:
 
 
 class _Maps:
-    """Which map followed which; a promise that is broken when a version has two successors."""
+    """Which map followed which; a promise that is broken when a version has two successors.
+
+    One table does for all walks: a map carries the hashes of those that led to it, so that its own says what it follows.
+    """
 
     def __init__(self) -> None:
         self._after: dict[int, Version] = {}  # what was accepted, as the successor of which version
@@ -42,7 +47,8 @@ class _Maps:
         """A map is accepted somewhere, or committed."""
         match said:
             case r.Accepted():
-                self._after[_hash(said)] = said.after
+                after = self._after.setdefault(_hash(said), said.after)
+                assert after == said.after, f"one map follows {after} here and {said.after} there"
                 return None
             case r.Committed() if self._after.get(_hash(said), NO_VERSION) != NO_VERSION:
                 return Fact("committed", self._after[_hash(said)], _hash(said))
@@ -526,6 +532,60 @@ REPEAT = SmallWorld(
     settings=ONE_BACKUP,
 )
 
+# An asynchronous copy. n1 leads partitions 0 and 2, of which n2 has such copies, and keeps little to say it again.
+
+BEHIND = msgspec.structs.replace(SETTINGS, partitions=4, backups=0, async_backups=1, backlog_bytes_max=1 << 10)
+LARGE = b"x" * BEHIND.backlog_bytes_max
+
+
+def _at(partition: int, after: int = 0) -> bytes:
+    return next(b"k%d" % n for n in range(after, 64) if partition_of(b"k%d" % n, BEHIND.partitions) == partition)
+
+
+def _commit(number: int, *, prepare_only: bool = False) -> CommitTx:
+    """Of what is written in partition 2, and was read in 0."""
+    return CommitTx(number, TX, TX, True, [("acc", [_at(2)], [b"1"])], [], [("acc", _at(0), 0, 0)], prepare_only)
+
+
+def _prepared_by_n1(walk: Walk) -> None:
+    _formed(walk)
+    walk.happen(ask("n1", _commit(2, prepare_only=True)))
+
+
+def _has_all(nodes: Sequence[Node | None]) -> str:
+    """Whether each copy has what its primary has: no counters, and nothing of transactions, are missing or too many."""
+    first, second = nodes
+    assert first is not None
+    assert second is not None
+    for number in range(BEHIND.partitions):
+        one, other = (node.core.replica.partition(number) for node in (first, second))
+        if one.prepared.keys() != other.prepared.keys():
+            return f"of what is prepared in partition {number} one copy knows, and the other does not"
+        if {name: f.counter.lwm for name, f in one.fragments.items()} != {
+            n: f.counter.lwm for n, f in other.fragments.items()
+        }:
+            return f"what was written in partition {number} one copy has, and the other has not"
+    return ""
+
+
+ASYNCHRONOUS = SmallWorld(
+    "asynchronous",
+    "n2 has asynchronous copies of partitions of n1: in one a transaction writes, in one it only reads; batches are lost",
+    ("n1", "n2"),
+    _prepared_by_n1,
+    (
+        Might(ask("n1", _commit(3))),
+        Might(ask("n1", Put(4, NEXT, "acc", [_at(2, after=32)], [LARGE]))),
+        Might(Happening("lose", "n2", names=("replicate",))),
+        Might(Happening("tell", "n1", ms=RESEND_MS), 3, at_rest=True),
+    ),
+    _ends,
+    _one_end,
+    depth=60,
+    settings=BEHIND,
+    rests=_has_all,
+)
+
 _ALL = (
     SECOND_BALLOT,
     LIGHT_STEP,
@@ -541,5 +601,6 @@ _ALL = (
     IN_LINE,
     CATCHING_UP,
     REPEAT,
+    ASYNCHRONOUS,
 )
 WORLDS: dict[str, SmallWorld] = {world.name: world for world in _ALL}
