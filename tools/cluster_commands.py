@@ -128,6 +128,7 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{status['behind']} copies on {name} are behind")
             if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
                 found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
+            found += _full(name, status)
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
@@ -295,6 +296,14 @@ def _ways(progress: dict[str, Any]) -> str:
 
 def _total(counted: Any) -> int:
     return sum(counted.values()) if isinstance(counted, dict) else int(counted)
+
+
+def _full(name: str, status: dict[str, Any]) -> list[str]:
+    """That writes wait for a store."""
+    if name not in status.get("full", ()):
+        return []
+    told = f"the store of {name} does not keep up with what is written, and writes wait for it"
+    return [f"{told}: {status['in_no_checkpoint_bytes']} bytes lie in memory and in no checkpoint"]
 
 
 def _wrong_rows(name: str, told: dict[str, Any]) -> list[str]:

@@ -218,7 +218,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         plain(found.get("habits", {})),
         *cluster_settings.apart(found),
         *cluster_settings.ignored(found),
-        plain({"durable_lsn": found["durable_lsn"], "checkpointing": found["checkpointing"]}),
+        plain({name: found.get(name) for name in ("durable_lsn", "checkpointing", "in_no_checkpoint_bytes", "full")}),
         *_room(found.get("disk")),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),

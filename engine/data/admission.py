@@ -12,7 +12,7 @@ from engine.turn.events import SessionId
 from rebalance.namespaces import Stands, told_unusable
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.results import ABORTED
-from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, TxId
+from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, NodeId, TxId
 from wal.probe import probe
 
 
@@ -121,17 +121,7 @@ class Admission:
             return False
         if outcome is None and not self.is_in_use(tx, local.number):
             assert isinstance(request, Put | Swap | CommitTx)
-            if core.read_only and (lost := self.read_only(request)) is not None:
-                probe("write.read_only")
-                desk.refuse_lost(session, request.id, lost)
-                return False
-            if core.cramped and not core.peers():
-                probe("write.no_room")
-                desk.refuse(session, request.id, Code.DISK_FULL, _told_cramped(core.node))
-                return False
-            if request.version and request.version < local.since:
-                probe("write.sent_by_an_older_map")
-                desk.remap(session, request.id)
+            if not self._may_write(session, request, local):
                 return False
             if not self.sessions.remembers(tx):
                 probe("write.session_is_too_many")
@@ -148,10 +138,40 @@ class Admission:
                 return False
         return True
 
+    def _may_write(self, session: SessionId, request: Put | Swap | CommitTx, local: LocalPartition) -> bool:
+        """Whether anything new is written in a partition now: by this map, in this room; if not, it was answered."""
+        core, desk = self.core, self.desk
+        if core.read_only and (lost := self.read_only(request)) is not None:
+            probe("write.read_only")
+            desk.refuse_lost(session, request.id, lost)
+            return False
+        if core.cramped and not core.peers():
+            probe("write.no_room")
+            desk.refuse(session, request.id, Code.DISK_FULL, _told_cramped(core.node))
+            return False
+        if core.full and (node := self.full(local)) is not None:
+            self.wait_for_store(session, request.id, node)
+            return False
+        if request.version and request.version < local.since:
+            probe("write.sent_by_an_older_map")
+            desk.remap(session, request.id)
+            return False
+        return True
+
     def read_only(self, request: Put | Swap | CommitTx) -> int | None:
         """The LOST partition because of which nothing is written in a namespace that this would write in."""
         names = [name for name, *_ in request.writes] if isinstance(request, CommitTx) else [request.namespace]
         return next((self.core.read_only[name] for name in names if name in self.core.read_only), None)
+
+    def full(self, local: LocalPartition) -> NodeId | None:
+        """A copy that is waited for and takes nothing new for now, because its store does not keep up."""
+        return next((node for node in local.placement.in_sync if node in self.core.full), None)
+
+    def wait_for_store(self, session: SessionId, request: int, node: NodeId) -> None:
+        """Say so: it is begun later, as soon as there is room."""
+        probe("write.store_is_behind")
+        told = f"the store of {node} does not keep up with what is written: nothing new is begun before its next checkpoint"
+        self.desk.refuse(session, request, Code.BUSY, told, retryable=True)
 
     def is_new(self, tx: TxId, partition: int) -> bool:
         """Whether nothing was ever executed under an id in a partition, nor is being."""

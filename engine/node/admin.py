@@ -186,7 +186,7 @@ class Administration:
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
                 for n, (version, map_hash) in node.exchange.splits.found.items()
             ],
-            "checkpointing": node.checkpointing,
+            **self._memory(),
             "maps": core.maps.as_object(),
             "turns": {
                 "taken": node.turns.taken,
@@ -197,6 +197,15 @@ class Administration:
             },
         }
         return status | self._map_status(topology) if topology is not None else status
+
+    def _memory(self) -> dict[str, Any]:
+        """What waits for the store, and whose store does not keep up."""
+        core = self.node.core
+        return {
+            "checkpointing": self.node.checkpointing,
+            "in_no_checkpoint_bytes": core.replica.store.active_bytes,
+            "full": core.full,
+        }
 
     def _map_status(self, topology: Topology) -> dict[str, Any]:
         """What the map says, and how its members are."""

@@ -314,6 +314,7 @@ class Node(Machines):
             or self.checkpoint_wanted
             or self.demander.waits
         )
+        core.note_full(core.node, core.is_full())
         if due and not (self.checkpointing or core.cramped):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False

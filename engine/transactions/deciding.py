@@ -251,10 +251,13 @@ class Deciding(Rule):
         del self.active[transaction.tx]
         self._over.setdefault(transaction.decision, []).append(transaction.tx)
 
-    def _turn_away(self, transaction: Transaction, *, begun: bool) -> None:
-        """Whoever waits for its end is to ask again, where it is decided now."""
+    def _turn_away(self, transaction: Transaction, *, begun: bool, full: NodeId | None = None) -> None:
+        """Whoever waits for its end is to ask again, where it is decided now; or when the store of a copy has kept up."""
         del self.active[transaction.tx]
         for session, request_id, _ in transaction.asked:
-            self.desk.remap(session, request_id, begun=begun)
+            if full is not None:
+                self.admission.wait_for_store(session, request_id, full)
+            else:
+                self.desk.remap(session, request_id, begun=begun)
         for session, unlock in transaction.unlocks:
             self.desk.remap(session, unlock.id)

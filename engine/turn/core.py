@@ -28,6 +28,8 @@ from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition
 from wal.records import Record, Write
 
 CROWDED_AT = 3
+FULL_AT = 3
+"""So many times `checkpoint_bytes` of changes lie in memory while the store takes those of before: nothing new is begun."""
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
 less of it than makes one due at other times. Nobody wrote it, so it can wait."""
 
@@ -92,6 +94,7 @@ class Core:
         self.read_only: dict[Namespace, int] = {}  # the same: where nothing is written while a partition is LOST
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
+        self.full: list[NodeId] = []  # members, and this node, that are so now
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
@@ -136,6 +139,15 @@ class Core:
         most = max(self.settings.checkpoint_bytes, replica.changes.states_bytes)
         return replica.store.active_bytes * CROWDED_AT >= most
 
+    def is_full(self) -> bool:
+        """Clients write faster than the store does, for so long that they have to wait for it."""
+        return self.replica.store.active_bytes >= FULL_AT * self.settings.checkpoint_bytes
+
+    def note_full(self, node: NodeId, full: bool) -> None:
+        """A member says whether it is full; this node, too."""
+        if full is not (node in self.full):
+            self.full = [*self.full, node] if full else [n for n in self.full if n != node]
+
     @property
     def claim_lsn(self) -> int:
         """Where the log ends when this turn is paid: what a message that leaves after it may claim to be durable."""
@@ -154,6 +166,7 @@ class Core:
     def adopt(self, topology: Topology) -> None:
         """This map is committed."""
         self.topology, self.version_number = topology, topology.version.number
+        self.full = [n for n in self.full if topology.member(n) is not None]
         self.fence = topology.fenced
         self.namespaces = topology.namespaces
         self.read_only = topology.read_only() if topology.namespaces else {}

@@ -642,7 +642,7 @@ class Faults:
         world.network.weather = Weather()
         for machine in world.machines.values():
             machine.disk.repair()
-            machine.speed.slow_until = 0
+            machine.speed.slow_until = machine.speed.store = 0
             machine.set_clock(rate=1_000_000)
             machine.resume()
             self._return(machine)

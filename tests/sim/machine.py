@@ -56,6 +56,9 @@ T = TypeVar("T")
 SLOW = 10
 """A processor that takes so many times as long as the usual one is ill."""
 
+STORING_NS_MAX = 4_000 * MS
+"""A store that is slow takes no longer than that for one checkpoint: a storm lasts some seconds."""
+
 
 class Speed:
     """How fast a machine is; times in ns."""
@@ -69,6 +72,7 @@ class Speed:
         checkpoint: int = 2 * MS,
         slowness: int = 1,
         attention: int = 0,
+        store: int = 0,
     ) -> None:
         self.turn = turn
         self.sync = sync
@@ -76,6 +80,7 @@ class Speed:
         self.checkpoint = checkpoint
         self.slowness = slowness  # its processor takes so many times as long as the usual one
         self.attention = attention  # until its loop, when idle, looks at what came: with what came meanwhile, at most
+        self.store = store  # what is written to the store takes so many ns a byte
         self.slow_until = 0  # a disk that has its bad minute
         self.slow = 1
 
@@ -95,6 +100,7 @@ class Machine:
         self.affinity = affinity
         self.disks = 1
         self.allocation = f"{name}-disk1"
+        self._storing = 0  # the next step of a checkpoint is so much later
         self.disk = MemoryDisk()
         self.node: Node | None = None
         self.log: Log | None = None
@@ -489,7 +495,8 @@ class Machine:
     def _while(self, fibre: Fibre) -> int:
         """How long it is until the next step of a background task."""
         unit = self.speed.checkpoint if fibre.name == "checkpoint" else self.speed.checkpoint // 4
-        return self._chance.randrange(unit)
+        took, self._storing = self._storing if fibre.name == "checkpoint" else 0, 0
+        return took + self._chance.randrange(unit)
 
     def _later(self, delay: int, work: Callable[[], None]) -> None:
         """Do something of this process after a while; a stopped process does it when it goes on."""
@@ -564,8 +571,15 @@ class Machine:
         for watcher in self.world.watchers.checkpoint:
             watcher.checkpoint(self, image)
         fibre.quiet = False
+        self._storing = self._time_to_store(image.weight)
         yield  # it takes a while, and is there at its end
         self.node.core.replica.store.base.write(image)
+
+    def _time_to_store(self, weight: int) -> int:
+        """How long the store takes for so many bytes: longer on a disk that has its bad minute, as long as that lasts."""
+        speed, now = self.speed, self.world.now
+        took = min(weight * speed.store, STORING_NS_MAX)
+        return min(took * speed.slow, took + speed.slow_until - now) if now < speed.slow_until else took
 
     # The end.
 

@@ -304,6 +304,7 @@ def _live(
 ) -> None:
     draw, shape = world.draws.of("live"), result.shape
     names, attention = [f"n{i}" for i in range(1, count + 1)], world.draws.of("how soon loops look")
+    stores = world.draws.of("how fast stores are")
     for name in names:
         sync, jitter = draw.choice([100_000, 1 * MS, 8 * MS]), draw.choice([0, 400_000])
         speed = Speed(
@@ -311,6 +312,7 @@ def _live(
             jitter=jitter,
             slowness=draw.choice([1, 1, 1, 1, 4]),
             attention=attention.choice([0, 0, 100_000, 1 * MS, 5 * MS]),
+            store=stores.choice([0, 0, 0, 10, 1_000, 20_000]),
         )
         world.add_machine(name, speed=speed, lmdb=lmdb)
     oracles = watch(world)

@@ -44,7 +44,8 @@ class MemoryVault:
         self._store = store or MemoryStore()
 
     def open(self) -> BaseStore:
-        """The store itself: a checkpoint is in it when it is durable."""
+        """The store itself: a checkpoint is in it when it is durable, whether or not the process of before had seen it."""
+        self._store.renew()
         return self._store
 
     def close(self) -> None:

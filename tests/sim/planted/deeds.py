@@ -139,3 +139,10 @@ def a_stuck_node_is_heard_and_waited_for(machine: Machine) -> None:
     """A node whose log is stuck repeats its last heartbeat for ever, and whoever does not answer is never set aside."""
     a_stuck_node_is_heard_for_ever(machine)
     whoever_never_answers_is_waited_for(machine)
+
+
+@DEEDS.fault("4")
+def a_store_is_not_waited_for(machine: Machine) -> None:
+    """Whatever lies in memory and in no checkpoint, more is begun."""
+    assert machine.node is not None
+    replace(machine.node.core, "is_full", lambda: False)

@@ -6,6 +6,8 @@ import msgspec
 
 from engine.client.calls import PutCall
 from engine.protocol.requests import Put
+from engine.state.store import ROW_OVERHEAD_BYTES
+from engine.turn.core import FULL_AT
 from engine.turn.events import Asked
 from engine.turn.settings import Durability
 from tests.sim.costs import Modelled
@@ -251,3 +253,36 @@ def a_disk_is_stuck(plant: Plant | None) -> None:
         stage["n3"].stop("killed", process_only=True)
         stage["n3"].speed.sync = MS // 5
         stage.curtain()
+
+
+@story
+def a_store_that_does_not_keep_up(plant: Plant | None) -> None:
+    """The store of n3 takes a third of a second for what comes within a few milliseconds. Clients that put, and those that
+    commit, wait for it: n3 has little in memory at any time, and each of them is served in the end."""
+    small = msgspec.structs.replace(SETTINGS, checkpoint_bytes=8 << 10)
+    at_once, size = 8, 1 << 10
+    with Stage(plant, settings=small) as stage:
+        stage["n3"].speed.store = 20_000
+        most = 0
+        for turn in range(24):
+            names = [key(n % PARTITIONS, at_once * turn + n) for n in range(at_once)]
+            for task in [stage.begin(_write(stage, name, b"v" * size, alone=bool(turn % 2))) for name in names]:
+                stage.until(lambda task=task: task.done, "a client is served")  # type: ignore[misc]  # its own
+                stage.must(task.failure is None, f"a client was told {task.failure!r}")
+            node = stage["n3"].node
+            assert node is not None
+            most = max(most, node.core.replica.store.active_bytes)
+        enough = FULL_AT * small.checkpoint_bytes + 2 * at_once * (size + ROW_OVERHEAD_BYTES)
+        stage.must(small.checkpoint_bytes < most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
+        stage.curtain()
+
+
+async def _write(stage: Stage, name: bytes, value: bytes, *, alone: bool) -> None:
+    """By a put, or by a transaction that writes in another partition, too."""
+    if alone:
+        await stage.client.call(PutCall(stage.client.new_tx(), NAMESPACE, [name], [value]), timeout_ns=ANSWER_NS)
+        return
+    transaction = stage.transaction()
+    half = value[: len(value) // 2]
+    await transaction.put(NAMESPACE, {name: half, name + b"'": half})
+    await transaction.commit()
