@@ -12,6 +12,7 @@ as soon as the commit of its owner is certain, others when it counts.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
 from heapq import heappop, heappush
@@ -43,6 +44,7 @@ class LockTable(Waiting):
         self.acked: Acked | None = None  # while what counts lets go of keys, for whoever has them now
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
+        self._served: deque[Waiter] = deque()  # these have all, and are yet to be told
 
     # Single writes, which hold nothing but must not pass a transaction.
 
@@ -158,9 +160,16 @@ class LockTable(Waiting):
         self._end_at(waiter.deadline, waiter)
 
     def _has_all(self, waiter: Waiter) -> None:
+        """It has all, and is told: one after the other, where who is told lets go at once, and so the next one has all."""
         waiter.done = True
         self._no_longer_waits(waiter)
-        waiter.granted()
+        self._served.append(waiter)
+        while self._served[0] is waiter:
+            self._served[0].granted()
+            self._served.popleft()
+            if not self._served:
+                return
+            waiter = self._served[0]
 
     def _stand(self, waiter: Waiter, keys: list[Key]) -> None:
         """Take of some keys what is free, and stand in line for the others."""
