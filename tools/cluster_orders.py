@@ -81,7 +81,11 @@ async def _told_when_changed(
     async def there() -> list[str] | None:
         found = await _formed(address)
         now: list[str] = found["baseline"]
-        return now if nodes is None or set(now) == set(nodes) else None
+        if nodes is not None and set(now) != set(nodes):
+            if problem := void(cost, found):
+                raise Refused(problem)
+            return None
+        return now
 
     now = await wait_for(there, seconds)
     if now is None:
@@ -91,6 +95,17 @@ async def _told_when_changed(
     emit([to_json(cost | {"baseline": now})] if as_json else [f"baseline {','.join(now)}"])
     if cost and not as_json:
         emit([cost["cost"]])
+
+
+def void(cost: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Why what was ordered is not done any more: the baseline is another than the one of which it was asked; or nothing."""
+    given_on, since = cost.get("given_on"), found.get("baselined")
+    if None in (given_on, since) or given_on == since:
+        return ""
+    return (
+        f"the baseline is {','.join(found['baseline'])} since map {since}, by another order: this one was given on what "
+        f"map {given_on} said of it, and is void; look at it, and order it again if it is still meant"
+    )
 
 
 async def _formed(address: str) -> dict[str, Any]:

@@ -118,8 +118,9 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         if ready_file is not None:
             _tell_ready(ready_file, server.address)
         collect_nothing()
-        _log.info("ends: %s", await server.run())
-    except (Error, LogError, DiskError):
+        _log.info("ends: %s; lets go of %s when its last checkpoint is written", await server.run(), config.data)
+    except (Error, LogError, DiskError) as error:
+        _log.critical("ends: %s", error)
         raise
     except Exception as error:
         _log.critical("the node stopped because of a fault of its own:", exc_info=error)
@@ -129,6 +130,7 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         ) from None
     finally:
         await server.close()
+        _log.info("has ended: %s may be used by another process", config.data)
 
 
 def _tell_ready(file: Path, address: str) -> None:

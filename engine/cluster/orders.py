@@ -42,6 +42,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     copies_before: int
     failures_survived: int  # how many voters may be lost, and the rest decides
     made_anew: int  # copies that have to be made
+    given_on: str  # the version that brought the baseline of which this was asked
     only_there: list[int]  # partitions, every in-sync copy of which is on nodes that go and are not here
 
     def told(self) -> str:
@@ -84,6 +85,7 @@ def costing(topology: Topology, baseline: tuple[NodeId, ...], affinity: Affinity
         copies_before=min(wanted, len(topology.baseline)),
         failures_survived=(len(baseline) - 1) // 2,
         made_anew=made_anew,
+        given_on=str(topology.baselined),
         only_there=only_there,
     )
 

@@ -36,6 +36,7 @@ from engine.state.store_errors import (
     StoreForeign,
     StoreFull,
     StoreInUse,
+    StoreNoMemory,
     StoreTooNew,
 )
 from engine.state.store_lmdb import LmdbStore
@@ -251,6 +252,8 @@ def as_engine_error(error: BaseException) -> Error | None:
     """The error of a log or a store as an application sees it, if it is one."""
     if isinstance(error, LogDiskFull | StoreFull):
         return DiskFull(str(error))
+    if isinstance(error, StoreNoMemory):
+        return Error(f"{error}; what was promised is in the log")
     if isinstance(error, StoreFailed | DiskError):
         return Error(
             f"{error}; the node stopped, as nobody knows what the disk holds: see to the disk, then start it again"

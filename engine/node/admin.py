@@ -237,6 +237,7 @@ class Administration:
                 for m in topology.members
             ],
             "baseline": list(topology.baseline),
+            "baselined": str(topology.baselined),
             "copies": min(topology.backups + 1, len(topology.baseline)),
             "groups": [
                 {

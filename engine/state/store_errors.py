@@ -36,6 +36,10 @@ class StoreFailed(StoreError):
     """The disk refused, or it did so before and the store takes no more checkpoints."""
 
 
+class StoreNoMemory(StoreFailed):
+    """There was no memory for it, or no address space; the disk has nothing to do with it."""
+
+
 class StoreTooNew(StoreError):
     """A later version wrote this store."""
 

@@ -18,7 +18,16 @@ import lmdb
 from lmdb.verify import VerifyError, verify
 
 from engine.state.store_envelope import DATABASES, FORMAT_KEY, NODE, seal_state, u64
-from engine.state.store_errors import StoreError, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew, damaged
+from engine.state.store_errors import (
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreInUse,
+    StoreNoMemory,
+    StoreTooNew,
+    damaged,
+)
 
 FORMAT = 3
 MAP_STEP_BYTES = 1 << 16
@@ -225,6 +234,11 @@ def trouble(path: Path, doing: str, error: lmdb.Error | OSError) -> StoreError:
     # LMDB calls a write that came back short EIO, and a disk that just filled up gives exactly that.
     if code in _NO_ROOM or (code == errno.EIO and _no_room(path)):
         return StoreFull(f"{where}; expected room for it, found none: make room and restart the node")
+    if code == errno.ENOMEM:
+        return StoreNoMemory(
+            f"{where}; expected memory, and address space for a map of the whole file: raise what limits it (`ulimit -v`, "
+            "a container's memory) and start the node again"
+        )
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return StoreFailed(f"{where}; expected files that this user may read and write")
     return StoreFailed(f"{where}; see what the system's log says about this disk before you restart the node")

@@ -51,6 +51,7 @@ _ERRORS: dict[str, type[store_errors.StoreError]] = {
     for kind in (
         store_errors.StoreFull,
         store_errors.StoreFailed,
+        store_errors.StoreNoMemory,
         store_errors.StoreDamaged,
         store_errors.StoreInUse,
         store_errors.StoreForeign,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -91,6 +92,7 @@ def test_a_node_whose_disk_fails_stops_and_the_others_go_on(
         log = cluster.node(FAILING).log.read_text(encoding="utf-8")
         assert says in log
         assert "Traceback" not in log
+        assert re.search(r"^\d\d:\d\d:\d\d\.\d+ ends: ", log, re.MULTILINE), "the time of its end is told"
         for name in cluster.names:
             cluster.kill(name)
         check_directories([cluster.node(name).data for name in cluster.names])

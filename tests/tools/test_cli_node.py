@@ -331,7 +331,8 @@ def test_sigterm_leaves_in_good_order(tmp_path: Path) -> None:
         second.signal(signal.SIGTERM)
         assert second.ended() == 0
         assert "SIGTERM: hands its primaries over and stops" in second.said()
-        assert "ends: left the cluster" in second.said()
+        assert f"ends: left the cluster; lets go of {second.data} when its last checkpoint is written" in second.said()
+        assert second.said().endswith(f" INFO n2 has ended: {second.data} may be used by another process\n")
         status = asyncio.run(ask(first.address, "status"))
         assert [member["node"] for member in status["members"]] == ["n1", "n3"]
         assert (status["lost"], status["baseline"]) == ([], ["n1", "n2", "n3"])
@@ -419,7 +420,7 @@ def test_a_disk_that_is_nearly_full_is_told_before_it_ends_the_node(
                 while (told := await ask(server.address, "status"))["disk"]["free_bytes"] != left:
                     assert time.monotonic() < until
                     await asyncio.sleep(0.05)
-                assert told["disk"] == {"free_bytes": left, "next_bytes": real.next_bytes, "low": low}
+                assert told["disk"] == {"free_bytes": left, "next_bytes": real.next_bytes, "low": low, "full": False}
                 problems = (await whole_of([server.address])).problems
                 assert [p.startswith("the disk of n1 is nearly full: ") for p in problems] == [True] * low
                 assert any("THE DISK IS NEARLY FULL" in line for line in status_lines(told)) == low

@@ -10,6 +10,7 @@ from tools import cluster_moves
 from tools.cli import app
 from tools.cluster_commands import too_few
 from tools.cluster_moves import row_of
+from tools.cluster_orders import void
 from tools.terminal import ExitCode
 
 FIRST = {"moving": 4, "behind": 100, "fragments": 10, "rows": 1_000, "updates": 0, "differ": 0, "put_off": 0, "held": 0}
@@ -58,3 +59,11 @@ def test_who_does_not_answer_is_named_in_the_exit_code_too(monkeypatch: pytest.M
     result = CliRunner().invoke(app, ["cluster", "migrations", "n1:1", "--interval", "0.05"])
     assert (result.exit_code, "node=n2 state=NO-ANSWER" in result.stdout) == (ExitCode.UNREADABLE, True)
     assert result.stderr == "foreshore: no answer from n2: what is taken there is not told\n"
+
+
+def test_of_two_orders_about_the_baseline_the_losing_one_is_void_at_once() -> None:
+    cost = {"given_on": "2.0", "baseline": ["n1", "n2"]}
+    assert void(cost, {"baseline": ["n1", "n2", "n3"], "baselined": "2.0"}) == "", "it is waited for"
+    said = void(cost, {"baseline": ["n1", "n3"], "baselined": "3.0"})
+    assert said.startswith("the baseline is n1,n3 since map 3.0, by another order: this one was given on what map 2.0 said")
+    assert void({}, {"baseline": ["n1", "n3"], "baselined": "3.0"}) == "", "a node of a version before says no more"

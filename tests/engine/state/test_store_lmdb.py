@@ -19,6 +19,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from engine.host.data_directory import as_engine_error
 from engine.state.store import CheckpointImage, Entry
 from engine.state.store_envelope import (
     DATABASES,
@@ -34,7 +35,15 @@ from engine.state.store_envelope import (
     seal_state,
     u64,
 )
-from engine.state.store_errors import StoreDamaged, StoreFailed, StoreForeign, StoreFull, StoreInUse, StoreTooNew
+from engine.state.store_errors import (
+    StoreDamaged,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreInUse,
+    StoreNoMemory,
+    StoreTooNew,
+)
 from engine.state.store_file import FORMAT, structure_problems, trouble
 from engine.state.store_lmdb import LmdbStore
 from rebalance.contents import row_digest
@@ -376,6 +385,15 @@ def test_a_store_that_this_user_may_not_write_is_no_broken_disk(code: int, path:
     said = str(trouble(path, "opening it", OSError(code, os.strerror(code))))
     assert said.endswith("; expected files that this user may read and write")
     assert "see what the system's log says" in str(trouble(path, "opening it", OSError(errno.ENXIO, "gone")))
+
+
+def test_who_has_no_memory_for_a_store_is_not_sent_to_look_at_the_disk(path: Path) -> None:
+    said = trouble(path, "opening it", OSError(errno.ENOMEM, "Cannot allocate memory"))
+    assert isinstance(said, StoreNoMemory)
+    assert "raise what limits it (`ulimit -v`, a container's memory) and start the node again" in str(said)
+    shown = as_engine_error(said)
+    assert shown is not None
+    assert "disk" not in str(shown)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk of a megabyte takes root")
