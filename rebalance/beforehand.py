@@ -18,11 +18,13 @@ from rebalance.fragment import FragmentState
 from rebalance.messages import Contents
 from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, WORK_MAX, Node, leads, may_act
-from wal.ids import COUNTER_MAX, Digest
+from wal.ids import Digest
 from wal.probe import probe
 
 ROWS_LEAST = 16
 """Where fewer rows of a fragment were written since a checkpoint nothing is kept of it: it is summed up as soon."""
+ROWS_MOST = 50_000
+"""Where more were, it is not summed up beforehand: to list them is a part of a turn, and who returns waits for more."""
 KEPT_MAX = 20_000
 """Of so many fragments at most."""
 
@@ -66,7 +68,7 @@ class Beforehand:
                 self._keep(partition, epoch, contents)
             told(contents)
 
-        sum_up(core, partition, found, changed_max=None if hurried else COUNTER_MAX, known=self.of)
+        sum_up(core, partition, found, changed_max=None if hurried else ROWS_MOST, known=self.of)
 
     def now(self, partition: int) -> list[Contents] | None:
         """As `comparing.contents_now`, of what is not known, as much as a turn may do."""
@@ -132,4 +134,5 @@ class Beforehand:
         fragments = core.replica.partition(number).fragments.values()
         core.work += len(fragments)
         changed = core.replica.store.changed
-        return any(changed(f.name) >= ROWS_LEAST and self.of(f) is None and not f.counter.ranges for f in fragments)
+        takes_long = [f for f in fragments if ROWS_LEAST <= changed(f.name) <= ROWS_MOST]
+        return any(self.of(fragment) is None and not fragment.counter.ranges for fragment in takes_long)

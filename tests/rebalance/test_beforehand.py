@@ -114,6 +114,15 @@ def test_of_few_rows_nothing_is_kept_and_of_what_is_whole_nothing_any_more() -> 
     assert all(known.of(copies["n1"].replica.fragment(name_of(n))) is None for n in range(4))
 
 
+def test_what_is_too_much_to_be_listed_is_left_to_whoever_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beforehand, "ROWS_MOST", ROWS - 1)
+    copies = three()
+    away(copies)
+    assert copies["n1"].supply.vouching.beforehand.of(copies["n1"].replica.fragment(name_of(0))) is None
+    back(copies)
+    assert was_asked(copies)
+
+
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beforehand, "KEPT_MAX", 2)
     copies = three(beforehand.ROWS_LEAST, partitions=4)
