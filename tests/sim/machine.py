@@ -247,6 +247,11 @@ class Machine:
             self.disk = self.disk.crash(torn or _nothing)
         self.world.machine_stopped(self, reset=process_only if reset is None else reset)
 
+    @property
+    def owed(self) -> Sequence[Record]:
+        """What the turn that is being paid has applied, and the log gets next."""
+        return self._unpaid.log if self._unpaid is not None else ()
+
     def _cut_short(self, calls: int | None) -> None:
         """What was being written to the disk got as far as it got."""
         if self._unpaid is None or not self._unpaid.log or self._computing:

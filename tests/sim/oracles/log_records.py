@@ -53,6 +53,7 @@ class LogRecords(Oracle):
         try:
             with machine.disk.unwatched():
                 fold.take(record for block in log.replay(first) for record in block.records)
+            fold.take(machine.owed)  # what it applied in its last turn, which may not be at its end
         except LogDamaged as error:
             if (machine.name, machine.allocation) in self._damaged:
                 return
