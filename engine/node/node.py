@@ -45,7 +45,7 @@ from engine.protocol.requests import (
 )
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage
-from engine.turn.core import WAITED_WORK
+from engine.turn.core import BEHIND_AT, WAITED_WORK
 from engine.turn.effects import Effects
 from engine.turn.events import (
     Asked,
@@ -325,7 +325,8 @@ class Node(Machines):
         if self._pruned:
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
-            image = image._replace(hurried=self.demander.waits)
+            behind = image.weight > BEHIND_AT * core.settings.checkpoint_bytes
+            image = image._replace(hurried=self.demander.waits or behind)
             core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()
 

@@ -82,7 +82,7 @@ class CheckpointImage(NamedTuple):
 
     `lsn`: the log up to here is contained. `node`: named values of the node as a whole. `fragments` and `partitions`:
     encoded states that changed (None: the fragment is gone). `cleared`: fragments whose rows go before `rows` come.
-    `rows`: None or GONE as entry removes the key. `weight`: of these in memory, in bytes. `hurried`: a transfer waits.
+    `rows`: None or GONE as entry removes the key. `weight`: of these in memory, in bytes. `hurried`: somebody waits.
     """
 
     lsn: int

@@ -2,9 +2,9 @@
 
 LMDB is made for several processes, and a checkpoint is one transaction: the node's process feeds the image through a
 pipe in small parts, this one puts them in order, seals and writes them, and says how it ended. It lives for one
-checkpoint, and gives way to everybody. Where a transfer waits for it, it does neither: a copy takes nothing more before
-what came is on its way to the store, so the process keeps its share of the processors, and the next checkpoint finds it
-there, for to begin takes it as long as what a transfer leaves in memory.
+checkpoint, and gives way to everybody. Where a transfer waits for it, or clients soon will, it does neither: a copy takes
+nothing more before what came is on its way to the store, so the process keeps its share of the processors, and the next
+checkpoint finds it there, for to begin takes it as long as what a transfer leaves in memory.
 
 If its parent dies, the pipe ends, and it ends too, having written nothing, unless it was committing already: until it is
 gone it keeps the store locked, and whoever opens the store next waits for that.
@@ -41,7 +41,7 @@ WEIGHED_OF_WORK = 4 << 10
 """Large rows cost the node little, because LMDB copies and writes them while the interpreter goes on. So what a transfer
 of them leaves in memory is written in place: else it would wait for a process more often than for the disk (a test)."""
 NICENESS = 10
-"""Clients wait for the node, and nobody for a checkpoint but a transfer."""
+"""Clients wait for the node, and nobody for a checkpoint but a transfer, and who writes more than the store takes."""
 KEPT_SECONDS = 5.0
 """So long a process that was kept waits for the next checkpoint."""
 ENDS_SECONDS = 60.0

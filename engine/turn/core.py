@@ -28,6 +28,8 @@ from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition
 from wal.records import Record, Write
 
 CROWDED_AT = 3
+BEHIND_AT = 2
+"""A checkpoint that has so many times what makes it due gives way to nobody, before clients have to wait for the store."""
 FULL_AT = 3
 """So many times `checkpoint_bytes` of changes lie in memory while the store takes those of before: nothing new is begun."""
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.cluster.steps import MOVING_OF_WORK
 from engine.protocol.requests import Done, Get, Put, Values
-from engine.turn.core import WAITED_WORK
+from engine.turn.core import BEHIND_AT, WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
 from rebalance.demander import LOOKED_OF_WORK, Demander
@@ -60,6 +61,20 @@ def test_a_checkpoint_for_which_a_transfer_waits_says_so(monkeypatch: pytest.Mon
     turns = (node.turn(node.core.now + 1, []) for _ in range(KEYS))
     written = next(task for effects in turns for task in effects.tasks if isinstance(task, WriteCheckpoint))
     assert written.image.hurried is waits
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_checkpoint_that_is_behind_gives_way_to_nobody(*, behind: bool) -> None:
+    """Else clients that write more than the store takes come to wait for one that gets no processor."""
+    alone = Alone(PARTITIONS)
+    busy(alone)
+    node = alone.node
+    due = node.core.replica.store.active_bytes // BEHIND_AT
+    node.core.settings = msgspec.structs.replace(node.core.settings, checkpoint_bytes=due - behind)
+    node.checkpoint_wanted = True
+    turns = (node.turn(node.core.now + 1, []) for _ in range(KEYS))
+    written = next(task for effects in turns for task in effects.tasks if isinstance(task, WriteCheckpoint))
+    assert written.image.hurried is behind
 
 
 def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
