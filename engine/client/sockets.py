@@ -92,7 +92,7 @@ class SocketLinks:
 
     async def _dial(self, address: Address) -> None:
         """Connect and be greeted; a node that takes the connection and says nothing is hung up on."""
-        tries = self.attempts.get(address, 0)
+        tries, mine = self.attempts.get(address, 0), asyncio.current_task()
         self.attempts[address] = tries + 1
         connection = _Connection(self, address)
         try:
@@ -106,7 +106,7 @@ class SocketLinks:
         except (OSError, TimeoutError, ValueError) as error:
             problem = str(error) or f"no answer within {HELLO_SECONDS:g} s"
         finally:
-            if self._dialing.get(address) is asyncio.current_task():
+            if address in self._dialing and self._dialing[address] is mine:  # also where its loop is gone
                 del self._dialing[address]
             if not connection.greeted and connection.socket is not None:
                 connection.socket.abort()

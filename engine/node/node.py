@@ -308,13 +308,15 @@ class Node(Machines):
         core = self.core
         if self._staggers and core.topology is not self._stagger_by:
             self._stagger()
+        active = core.replica.store.active_bytes
         due = (
             core.now >= self._checkpoint_at
-            or core.replica.store.active_bytes >= self._checkpoint_bytes
+            or active >= self._checkpoint_bytes
             or self.checkpoint_wanted
             or self.demander.waits
         )
-        core.note_full(core.node, core.is_full())
+        if core.full or active >= self._checkpoint_bytes:
+            core.note_full(core.node, core.is_full())
         if due and not (self.checkpointing or core.cramped):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False

@@ -62,7 +62,7 @@ def _signatures(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.A
 
 def test_any_is_said_only_where_json_and_msgpack_are() -> None:
     """And of the parts of a tuple that is a key; what is not reached from `engine` or `engine.aio` is named here."""
-    inner = {"open_embedded", "Transaction.inside", "codec_of", "key_of", "keys_of", "value_of", "range_of"}
+    inner = {"open_embedded", "Transaction.inside", "codec_of", "key_of", "keys_of", "value_of", "range_of", "read_value"}
     inner |= {"TransactionNamespace.__init__"}
     found: list[str] = []
     for name in PUBLIC:
