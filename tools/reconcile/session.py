@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_VERSIONS = (17, 21, 25)
+_THEIRS = (None, "py4j.clientserver", "py4j.java_gateway")
+"""The loggers by which what lies between Spark and Python tells of an interruption: the root is one of them."""
 MASTER = "local[2]"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _FIX = "run `make setup` or `pip install 'foreshore[spark-jre]'`, or `sudo apt-get install openjdk-17-jre-headless`"
@@ -124,7 +126,8 @@ def borrowed(master: str | None = None, *, name: str = "foreshore reconcile") ->
     try:
         if not ran and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)
-        logging.getLogger().addFilter(_is_no_interrupt)
+        for logger in _THEIRS:
+            logging.getLogger(logger).addFilter(_is_no_interrupt)
         yield spark
     except Exception as error:
         if _began_with_an_interrupt(error):
@@ -134,7 +137,8 @@ def borrowed(master: str | None = None, *, name: str = "foreshore reconcile") ->
         if not ran:
             with suppress(Exception):  # who was interrupted may not be answered any more
                 spark.stop()
-        logging.getLogger().removeFilter(_is_no_interrupt)
+        for logger in _THEIRS:
+            logging.getLogger(logger).removeFilter(_is_no_interrupt)
 
 
 def _began_with_an_interrupt(error: BaseException | None) -> bool:
@@ -145,7 +149,7 @@ def _began_with_an_interrupt(error: BaseException | None) -> bool:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    return not (record.exc_info and _began_with_an_interrupt(record.exc_info[1]))
 
 
 def _runs() -> bool:
