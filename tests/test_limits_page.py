@@ -13,7 +13,7 @@ from engine.cluster.namespaces import GROUPS_MAX
 from engine.data.sessions import SESSIONS_MAX
 from engine.host.sockets import CLIENTS_MAX
 from engine.protocol.sizes import KEYS_MAX, PART_BYTES_MAX, TRANSACTION_BYTES_MAX
-from engine.turn.core import FULL_AT
+from engine.turn.core import BACKLOGGED_AT
 from engine.turn.desk import PARKED_BYTES_MAX
 from engine.turn.settings import Settings
 from rebalance.table import BACKUPS_MAX
@@ -77,7 +77,7 @@ TOLD_ELSEWHERE = {
     "requests that wait for an exchange, in one node": (Settings().parked_max, PARKED_BYTES_MAX // MIB),
     "what clients have said ahead of large transactions, in one node": (Settings().staged_bytes_max // MIB,),
     "what was written where one node's copy is in sync, since its last checkpoint began": (
-        FULL_AT * Settings().checkpoint_bytes // MIB,
+        BACKLOGGED_AT * Settings().checkpoint_bytes // MIB,
     ),
     "what was overwritten and is kept for snapshots, in one node": (Settings().cut_bytes_max // MIB,),
     "clients of one node": (CLIENTS_MAX,),

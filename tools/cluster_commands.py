@@ -128,7 +128,7 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{status['behind']} copies on {name} are behind")
             if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
                 found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
-            found += _full(name, status)
+            found += _backlogged(name, status)
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
@@ -298,9 +298,9 @@ def _total(counted: Any) -> int:
     return sum(counted.values()) if isinstance(counted, dict) else int(counted)
 
 
-def _full(name: str, status: dict[str, Any]) -> list[str]:
+def _backlogged(name: str, status: dict[str, Any]) -> list[str]:
     """That writes wait for a store."""
-    if name not in status.get("full", ()):
+    if name not in status.get("backlogged", ()):
         return []
     told = f"the store of {name} does not keep up with what is written, and writes wait for it"
     return [f"{told}: {status['in_no_checkpoint_bytes']} bytes lie in memory and in no checkpoint"]

@@ -220,7 +220,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         plain(found.get("habits", {})),
         *cluster_settings.apart(found),
         *cluster_settings.ignored(found),
-        plain({name: found.get(name) for name in ("durable_lsn", "checkpointing", "in_no_checkpoint_bytes", "full")}),
+        plain({name: found.get(name) for name in ("durable_lsn", "checkpointing", "in_no_checkpoint_bytes", "backlogged")}),
         *_room(found.get("disk")),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),

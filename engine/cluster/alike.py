@@ -29,7 +29,7 @@ class Alike:
         self.core = core
         self.mine = habits_of(core.settings)
         self._habits: dict[NodeId, Habits] = {}  # of each that greeted, in its last life
-        self.lives: dict[tuple[NodeId, str, int], None] = {}  # lives that are not heard
+        self.unheard: dict[tuple[NodeId, str, int], None] = {}  # of these lives nothing
         self._ours = ""  # the cluster whose map was looked at
 
     def greeted(self, event: PeerSeen) -> bool:
@@ -37,9 +37,9 @@ class Alike:
         said, before = event.habits, self._habits.get(event.node)
         self._habits[event.node] = said
         if self.mine.lose_each_other(said):
-            self.lives[event.node, event.allocation, event.incarnation] = None
-            if len(self.lives) > APART_MAX:
-                del self.lives[next(iter(self.lives))]
+            self.unheard[event.node, event.allocation, event.incarnation] = None
+            if len(self.unheard) > APART_MAX:
+                del self.unheard[next(iter(self.unheard))]
             if said != before:
                 probe("alike.apart")
                 self.core.note(
@@ -56,10 +56,6 @@ class Alike:
                 "survives is by the copy; restart one of them with what the other one has"
             )
         return True
-
-    def apart(self, node: NodeId, allocation: str, incarnation: int) -> bool:
-        """Whether this life is not to be heard."""
-        return (node, allocation, incarnation) in self.lives
 
     def look(self) -> None:
         """Say once of a map whether this node was told something else than it says."""
@@ -86,7 +82,7 @@ class Alike:
 
     def as_object(self) -> dict[str, Any]:
         """All of it, for an operator."""
-        apart = {node for node, _, _ in self.lives}
+        apart = {node for node, _, _ in self.unheard}
         return {
             "habits": _as_object(self.mine),
             "peers": {

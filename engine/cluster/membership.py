@@ -316,7 +316,7 @@ class Membership(Rule):
             fences=True,
             anew=self._to_be_taken_anew(),
             amends=True,
-            full=core.is_full(),
+            backlogged=core.is_backlogged(),
         )
 
     def _promotes(self) -> bool:
@@ -338,7 +338,7 @@ class Membership(Rule):
 
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""
-        self.core.note_full(node, beat.full)
+        self.core.note_backlog(node, beat.backlogged)
         if beat.emptied:
             self.reasons.emptied[node] = beat.anew
         else:

@@ -108,7 +108,7 @@ class Names:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""
         if type(message) in _BALLOTED and self._is_out_of_reach(message):
             return False
-        if self.alike.lives and self.alike.apart(sender, allocation, incarnation):
+        if self.alike.unheard and (sender, allocation, incarnation) in self.alike.unheard:
             return False
         member = self._listed.get(sender)
         if member is None:

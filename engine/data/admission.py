@@ -149,8 +149,8 @@ class Admission:
             probe("write.no_room")
             desk.refuse(session, request.id, Code.DISK_FULL, _told_cramped(core.node))
             return False
-        if core.full and (node := self.full(local)) is not None:
-            self.wait_for_store(session, request.id, node)
+        if core.backlogged and (node := self.backlogged(local)) is not None:
+            self.refuse_backlogged(session, request.id, node)
             return False
         if request.version and request.version < local.since:
             probe("write.sent_by_an_older_map")
@@ -163,11 +163,11 @@ class Admission:
         names = [name for name, *_ in request.writes] if isinstance(request, CommitTx) else [request.namespace]
         return next((self.core.read_only[name] for name in names if name in self.core.read_only), None)
 
-    def full(self, local: LocalPartition) -> NodeId | None:
+    def backlogged(self, local: LocalPartition) -> NodeId | None:
         """A copy that is waited for and takes nothing new for now, because its store does not keep up."""
-        return next((node for node in local.placement.in_sync if node in self.core.full), None)
+        return next((node for node in local.placement.in_sync if node in self.core.backlogged), None)
 
-    def wait_for_store(self, session: SessionId, request: int, node: NodeId) -> None:
+    def refuse_backlogged(self, session: SessionId, request: int, node: NodeId) -> None:
         """Say so: it is begun later, as soon as there is room."""
         probe("write.store_is_behind")
         told = f"the store of {node} does not keep up with what is written: nothing new is begun before its next checkpoint"

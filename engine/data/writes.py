@@ -100,7 +100,7 @@ class Writes(UnderWay):
     @property
     def _steady(self) -> bool:
         core = self.core
-        return core.quorum and not (core.frozen or core.read_only or core.cramped or core.full)
+        return core.quorum and not (core.frozen or core.read_only or core.cramped or core.backlogged)
 
     def _may_go_on(self, session: SessionId, request: Put, number: int, known: dict[int, None]) -> bool:
         """Whether a part may be served here, of which it is `known` then if it is nothing new; else its client is told."""

@@ -31,8 +31,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     which somebody goes, and of ballots that stand without an exchange. `fences`: and of those that bring another baseline
     or other places of keys, or take a copy out. `anew`: partitions of which my copy is in sync by the map, and is to be
     taken anew; some of them, if that is all that is not whole here. `amends`: I know of light steps that bring a group,
-    or by which a primary leaves a copy that is wrong. `full`: my store does not keep up with what is written, so that
-    nothing new is to be begun where my copy is waited for.
+    or by which a primary leaves a copy that is wrong. `backlogged`: my store does not keep up with what is written, so
+    that nothing new is to be begun where my copy is waited for.
     """
 
     version: Version
@@ -56,7 +56,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     fences: bool = False
     anew: list[Number] = msgspec.field(default_factory=list)
     amends: bool = False
-    full: bool = False
+    backlogged: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

@@ -204,7 +204,7 @@ class Administration:
         return {
             "checkpointing": self.node.checkpointing,
             "in_no_checkpoint_bytes": core.replica.store.active_bytes,
-            "full": core.full,
+            "backlogged": core.backlogged,
         }
 
     def _map_status(self, topology: Topology) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from engine.protocol.requests import (
 )
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage
-from engine.turn.core import BEHIND_AT, WAITED_WORK
+from engine.turn.core import HURRIES_AT, WAITED_WORK
 from engine.turn.effects import Effects
 from engine.turn.events import (
     Asked,
@@ -315,8 +315,8 @@ class Node(Machines):
             or self.checkpoint_wanted
             or self.demander.waits
         )
-        if core.full or active >= self._checkpoint_bytes:
-            core.note_full(core.node, core.is_full())
+        if core.backlogged or active >= self._checkpoint_bytes:
+            core.note_backlog(core.node, core.is_backlogged())
         if due and not (self.checkpointing or core.cramped):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
@@ -327,7 +327,7 @@ class Node(Machines):
         if self._pruned:
             self._pruned = False
             image = core.replica.freeze(core.durable_lsn, self.replication.open_records())
-            behind = image.weight > BEHIND_AT * core.settings.checkpoint_bytes
+            behind = image.weight > HURRIES_AT * core.settings.checkpoint_bytes
             image = image._replace(hurried=self.demander.waits or behind)
             core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()

@@ -138,9 +138,9 @@ class Coordinator(Asking):
             probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
             self._turn_away(transaction, begun=False)
             return
-        full = [self.admission.full(core.local[part.partition]) for part in parts.values()] if core.full else []
-        if node := next(filter(None, full), None):
-            self._turn_away(transaction, begun=False, full=node)
+        found = [self.admission.backlogged(core.local[p.partition]) for p in parts.values()] if core.backlogged else []
+        if node := next(filter(None, found), None):
+            self._turn_away(transaction, begun=False, backlogged=node)
             return
         if len(parts) == 1 and not transaction.prepare_only:
             self._commit_alone(transaction, parts[transaction.decision])

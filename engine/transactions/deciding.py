@@ -251,12 +251,12 @@ class Deciding(Rule):
         del self.active[transaction.tx]
         self._over.setdefault(transaction.decision, []).append(transaction.tx)
 
-    def _turn_away(self, transaction: Transaction, *, begun: bool, full: NodeId | None = None) -> None:
+    def _turn_away(self, transaction: Transaction, *, begun: bool, backlogged: NodeId | None = None) -> None:
         """Whoever waits for its end is to ask again, where it is decided now; or when the store of a copy has kept up."""
         del self.active[transaction.tx]
         for session, request_id, _ in transaction.asked:
-            if full is not None:
-                self.admission.wait_for_store(session, request_id, full)
+            if backlogged is not None:
+                self.admission.refuse_backlogged(session, request_id, backlogged)
             else:
                 self.desk.remap(session, request_id, begun=begun)
         for session, unlock in transaction.unlocks:

@@ -28,12 +28,12 @@ from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partition
 from wal.records import Record, Write
 
 CROWDED_AT = 3
-BEHIND_AT = 2
-"""A checkpoint that has so many times what makes it due gives way to nobody, before clients have to wait for the store."""
-FULL_AT = 3
-"""So many times `checkpoint_bytes` of changes lie in memory while the store takes those of before: nothing new is begun."""
 """What a transfer brings is in memory twice, and in the writer of a checkpoint: one is due when there is so many times
 less of it than makes one due at other times. Nobody wrote it, so it can wait."""
+HURRIES_AT = 2
+"""A checkpoint that has so many times what makes it due gives way to nobody, before clients have to wait for the store."""
+BACKLOGGED_AT = 3
+"""So many times `checkpoint_bytes` of changes lie in memory while the store takes those of before: nothing new is begun."""
 
 WAITED_WORK = WORK_MAX // 4
 """For what an earlier turn has left so much of this one is kept: that gets on in any case, whatever came meanwhile."""
@@ -96,7 +96,7 @@ class Core:
         self.read_only: dict[Namespace, int] = {}  # the same: where nothing is written while a partition is LOST
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
-        self.full: list[NodeId] = []  # members, and this node, that are so now
+        self.backlogged: list[NodeId] = []  # members, and this node, whose store does not keep up
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
@@ -141,14 +141,14 @@ class Core:
         most = max(self.settings.checkpoint_bytes, replica.changes.states_bytes)
         return replica.store.active_bytes * CROWDED_AT >= most
 
-    def is_full(self) -> bool:
+    def is_backlogged(self) -> bool:
         """Clients write faster than the store does, for so long that they have to wait for it."""
-        return self.replica.store.active_bytes >= FULL_AT * self.settings.checkpoint_bytes
+        return self.replica.store.active_bytes >= BACKLOGGED_AT * self.settings.checkpoint_bytes
 
-    def note_full(self, node: NodeId, full: bool) -> None:
-        """A member says whether it is full; this node, too."""
-        if full is not (node in self.full):
-            self.full = [*self.full, node] if full else [n for n in self.full if n != node]
+    def note_backlog(self, node: NodeId, backlogged: bool) -> None:
+        """Whether the store of a member, or of this node, does not keep up."""
+        if backlogged is not (node in self.backlogged):
+            self.backlogged = [*self.backlogged, node] if backlogged else [n for n in self.backlogged if n != node]
 
     @property
     def claim_lsn(self) -> int:
@@ -168,7 +168,7 @@ class Core:
     def adopt(self, topology: Topology) -> None:
         """This map is committed."""
         self.topology, self.version_number = topology, topology.version.number
-        self.full = [n for n in self.full if topology.member(n) is not None]
+        self.backlogged = [n for n in self.backlogged if topology.member(n) is not None]
         self.fence = topology.fenced
         self.namespaces = topology.namespaces
         self.read_only = topology.read_only() if topology.namespaces else {}

@@ -371,8 +371,8 @@ GOES_ON = "goes on"
 
 
 def how_it_stopped(log: Log, first: DiskError) -> str:
-    """`stopped`: it refuses everything with the first error. `full`: it refuses to write, and can be read. GOES_ON: the
-    file of the next segment could not be made yet."""
+    """`stopped`: it refuses everything with the first error. GOES_ON: the file of the next segment could not
+    be made yet."""
     refusal = refusal_of(lambda: append(log, update(1)))
     if refusal is None:
         assert isinstance(first, DiskFull)
@@ -381,11 +381,7 @@ def how_it_stopped(log: Log, first: DiskError) -> str:
     if isinstance(refusal, LogClosed):
         return "before it was open"  # the error came while it was opened; this is the log before, which is closed
     assert refusal is first
-    refusal = refusal_of(lambda: list(log.replay(log.segments()[0].first_lsn)))
-    if refusal is None:
-        assert isinstance(first, DiskFull)
-        return "full"
-    assert refusal is first
+    assert refusal_of(lambda: list(log.replay(log.segments()[0].first_lsn))) is first
     return "stopped"
 
 

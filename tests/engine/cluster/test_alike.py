@@ -184,5 +184,5 @@ def test_of_lives_that_are_not_heard_the_last_are_remembered() -> None:
     alike = Alike(Core(SETTINGS, replica, node="n1", allocation="d1", incarnation=1, address="a", durable_lsn=0))
     for life in range(APART_MAX + 2):
         assert not alike.greeted(PeerSeen("n2", "d2", life, "n2:1", "", "", Habits("FSYNC", 9_000, 60_000)))
-    assert not alike.apart("n2", "d2", 1)
-    assert alike.apart("n2", "d2", APART_MAX + 1)
+    assert ("n2", "d2", 1) not in alike.unheard
+    assert ("n2", "d2", APART_MAX + 1) in alike.unheard

@@ -9,7 +9,7 @@ import pytest
 
 from engine.cluster.steps import MOVING_OF_WORK
 from engine.protocol.requests import Done, Get, Put, Values
-from engine.turn.core import BEHIND_AT, WAITED_WORK
+from engine.turn.core import HURRIES_AT, WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
 from rebalance.demander import LOOKED_OF_WORK, Demander
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_is_behind_gives_way_to_nobody(*, behind: bool) -> Non
     alone = Alone(PARTITIONS)
     busy(alone)
     node = alone.node
-    due = node.core.replica.store.active_bytes // BEHIND_AT
+    due = node.core.replica.store.active_bytes // HURRIES_AT
     node.core.settings = msgspec.structs.replace(node.core.settings, checkpoint_bytes=due - behind)
     node.checkpoint_wanted = True
     turns = (node.turn(node.core.now + 1, []) for _ in range(KEYS))

@@ -145,4 +145,4 @@ def a_stuck_node_is_heard_and_waited_for(machine: Machine) -> None:
 def a_store_is_not_waited_for(machine: Machine) -> None:
     """Whatever lies in memory and in no checkpoint, more is begun."""
     assert machine.node is not None
-    replace(machine.node.core, "is_full", lambda: False)
+    replace(machine.node.core, "is_backlogged", lambda: False)

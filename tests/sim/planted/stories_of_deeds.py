@@ -7,7 +7,7 @@ import msgspec
 from engine.client.calls import PutCall
 from engine.protocol.requests import Put
 from engine.state.store import ROW_OVERHEAD_BYTES
-from engine.turn.core import FULL_AT
+from engine.turn.core import BACKLOGGED_AT
 from engine.turn.events import Asked
 from engine.turn.settings import Durability
 from tests.sim.costs import Modelled
@@ -272,7 +272,7 @@ def a_store_that_does_not_keep_up(plant: Plant | None) -> None:
             node = stage["n3"].node
             assert node is not None
             most = max(most, node.core.replica.store.active_bytes)
-        enough = FULL_AT * small.checkpoint_bytes + 2 * at_once * (size + ROW_OVERHEAD_BYTES)
+        enough = BACKLOGGED_AT * small.checkpoint_bytes + 2 * at_once * (size + ROW_OVERHEAD_BYTES)
         stage.must(small.checkpoint_bytes < most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
         stage.curtain()
 
