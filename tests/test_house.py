@@ -44,6 +44,7 @@ DOING = {
     "engine": {"aio", "api", "errors", "siblings"},
     "engine.client": {
         "admin",
+        "agreeing",
         "blocking",
         "claims",
         "blocking_namespaces",

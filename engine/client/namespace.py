@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
 from engine import errors
+from engine.client.agreeing import Agreeing
 from engine.client.batches import batches_of
 from engine.client.calls import GetCall, PutCall, SwapCall
 from engine.client.entered import waits_for_us
@@ -40,6 +41,7 @@ class Access:
         self.session = session
         self.forms: dict[tuple[NamespaceName, str], Form] = {}  # (namespace, form of its codec) -> what is known of it
         self.claims: Together[ScanCall] = Together()
+        self.agreeing = Agreeing()
 
 
 class Namespace:
@@ -63,12 +65,16 @@ class Namespace:
 
     async def agree(self, timeout: float | None) -> None:
         """The same, and put it on record before the first write."""
+        what = self.name, self.form
+        self._compare(await self._access.agreeing.agree(self.session, what, timeout, self._put_on_record))
+
+    async def _put_on_record(self, seconds: float) -> bytes | None:
         tx, ours = self.session.new_tx(), self.form.encode()
         try:
-            made = await self.session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", new=ours), timeout=timeout)
+            made = await self.session.call(SwapCall(tx, CODECS, self.name.encode(), "absent", new=ours), timeout=seconds)
         except errors.CommitUnknown as error:
             raise errors.Unavailable(f"the codec of namespace {self.name!r} could not be put on record: {error}") from error
-        self._compare(ours if made.applied else made.found)
+        return ours if made.applied else made.found
 
     async def seen(self, *, writing: bool = False) -> None:
         """What a transaction needs to know before it reads or writes here."""
