@@ -40,6 +40,10 @@ RANGES_MAX = 64
 AT_ONCE = ROWS_AT_ONCE
 """Rows of a partition that were written since the last checkpoint: with no more a copy says what it contains unasked."""
 
+CHANGED_MAX = 1_000
+"""In the rounds of anti-entropy a fragment of which more keys were written since the last checkpoint is compared after the
+next one, when its digest is at hand: to sum up in each round what is written all the time would cost as much as writing."""
+
 Later: TypeAlias = Callable[[Callable[[], None]], None]
 Told: TypeAlias = Callable[[list[Contents] | None], None]
 """Is told what a copy contains, or None: that cannot be said."""

@@ -28,8 +28,8 @@ from typing import assert_never, get_args
 import msgspec
 
 from rebalance.anew import Anew
-from rebalance.comparing import sum_up
-from rebalance.following import Following
+from rebalance.comparing import CHANGED_MAX, sum_up
+from rebalance.following import UNASKED, Following
 from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, Stands, ToAntiEntropy
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Node, leads, may_act
@@ -44,9 +44,6 @@ TICKS = 30
 """A round is spread over so many."""
 FRAGMENTS_A_TICK = 500
 """Of these, about, the contents are told at a time. A round of very many fragments takes longer than it should."""
-CHANGED_MAX = 1_000
-"""A fragment of which more keys were written since the last checkpoint is compared after the next one, when its digest is
-at hand: to sum up in each round what is written all the time would cost as much as writing it."""
 SUSPECTED_AT_ONCE = 32
 """Fragments that are looked at more closely; others are found again in a later round."""
 FOUND_MAX = 256
@@ -81,7 +78,7 @@ class AntiEntropy(Rule):
         super().__init__()
         self.core = core
         self._anew = anew
-        self.following = Following(core, lack)
+        self.following = Following(core, lack, partial(anew.order, kept=True))
         self.proving = Proving(core)
         self.told = Told()
         self.suspected: dict[Fragment, dict[NodeId, bool]] = {}  # whose rows were read for it, and prove their digest
@@ -165,29 +162,46 @@ class AntiEntropy(Rule):
         core = self.core
         self._round += 1
         asked: dict[NodeId, list[int]] = {}
+        followed = {number: None for number in numbers if core.local[number].placement.asynchronous}
+        shown: list[CopyProof] = []
+
+        def summed_up(trial: Trial, contents: list[Contents] | None) -> None:
+            self._is_summed_up(trial, contents)
+            if trial.partition in followed:
+                shown.append(self._shown(trial.partition, contents))
+                if len(shown) == len(followed):
+                    self.following.show(shown)
+
         for number in numbers:
             trial = self._trials[number] = Trial(number, self._round)
             for node in self._others(number):
                 asked.setdefault(node, []).append(number)
-            self._sum_up(trial)
+            sum_up(core, number, partial(summed_up, trial), changed_max=CHANGED_MAX)
         for name in self.suspected:
             self.proving.ask(name)
         for node, some in asked.items():
             read = [name for name in self.suspected if name[1] in some]
             core.send(node, AskProofs(core.fence, self._round, some, read))
 
-    def _sum_up(self, trial: Trial) -> None:
-        def told(contents: list[Contents] | None) -> None:
-            if contents is None:
-                self._trials.pop(trial.partition, None)  # it is in no state to be compared
-                return
-            trial.mine = {c.namespace: c for c in contents}
-            self._look(trial)
+    def _is_summed_up(self, trial: Trial, contents: list[Contents] | None) -> None:
+        if contents is None:
+            self._trials.pop(trial.partition, None)  # it is in no state to be compared
+            return
+        trial.mine = {c.namespace: c for c in contents}
+        self._look(trial)
 
-        sum_up(self.core, trial.partition, told, changed_max=CHANGED_MAX)
+    def _shown(self, number: int, contents: list[Contents] | None) -> CopyProof:
+        """What asynchronous copies of a partition are told, who may have asked for some of it to be read.
+
+        As long as a copy in sync is another one, that comes first; and nothing is proven where nobody can say who is wrong.
+        """
+        read = [name for name in self.proving.proven if name[1] == number and name not in self.suspected]
+        proof = self._proof(number, contents, read)
+        proven = [namespace for namespace in proof.proven if (namespace, number) not in self.undecided]
+        return msgspec.structs.replace(proof, proven=proven)
 
     def _on_ask_proofs(self, sender: NodeId, message: AskProofs) -> None:
-        """A primary asks what this node's copies contain."""
+        """A primary asks what this node's copies contain; or an asynchronous copy, that some of its primary's are read."""
         core = self.core
         if not may_act(core, message.version):
             return
@@ -220,8 +234,11 @@ class AntiEntropy(Rule):
     # Judging.
 
     def _on_proofs(self, sender: NodeId, message: Proofs) -> None:
-        """A copy has said what it contains."""
+        """A copy has said what it contains; or a primary to its asynchronous copies, which did not ask."""
         if not may_act(self.core, message.version):
+            return
+        if message.round == UNASKED:
+            self.following.on_shown(sender, message.copies)
             return
         for proof in message.copies:
             trial = self._trials.get(proof.partition)

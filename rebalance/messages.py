@@ -321,7 +321,10 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle", gc=Fals
 
 
 class AskProofs(msgspec.Struct, frozen=True, array_like=True, tag="ask-proofs", gc=False):
-    """A primary to a copy in sync: what do you contain of these partitions? And `read` the rows of these fragments."""
+    """A primary to a copy in sync: what do you contain of these partitions? And `read` the rows of these fragments.
+
+    An asynchronous copy says the latter to its primary, and asks nothing.
+    """
 
     version: Version
     round: Number
@@ -342,7 +345,7 @@ class CopyProof(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs", gc=False):
-    """The answer."""
+    """The answer. Of round 0 it is none: a primary shows its asynchronous copies what it contains."""
 
     version: Version
     round: Number

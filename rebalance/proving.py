@@ -27,7 +27,7 @@ class Proving:
     def __init__(self, core: Node) -> None:
         self._core = core
         self._asked: dict[Fragment, None] = {}
-        self._proven: dict[Fragment, None] = {}  # of these, until it is told
+        self.proven: dict[Fragment, None] = {}  # of these, until `take` has told it
         self._answering: tuple[Fragment, Reading] | None = None
         self._going_on = False
         self._passing: tuple[Fragment, Reading] | None = None  # what nobody has asked about
@@ -41,8 +41,8 @@ class Proving:
 
     def ask(self, name: Fragment) -> None:
         """Read this one next; `take` tells what came of it."""
-        known = name in self._asked or name in self._proven or name in self.disproved
-        if not known and len(self._asked) + len(self._proven) < ASKED_MAX and self._readable(name):
+        known = name in self._asked or name in self.proven or name in self.disproved
+        if not known and len(self._asked) + len(self.proven) < ASKED_MAX and self._readable(name):
             self._asked[name] = None
             self._later()
 
@@ -50,11 +50,11 @@ class Proving:
         """Whether the rows of a fragment prove its digest; None if it was not read since it was asked. Yes is said once."""
         if name in self.disproved:
             return False
-        return True if self._proven.pop(name, 0) is None else None
+        return True if self.proven.pop(name, 0) is None else None
 
     def forget(self) -> None:
         """Another map: whoever asked asks again, and what is not in sync any more will be made anew."""
-        self._asked, self._proven, self._answering = {}, {}, None
+        self._asked, self.proven, self._answering = {}, {}, None
         self.disproved = {name: why for name, why in self.disproved.items() if self._readable(name)}
 
     def step(self, partitions: int) -> None:
@@ -133,5 +133,5 @@ class Proving:
                 self._answering = None
                 del self._asked[name]
                 if self._conclude(name, reading):
-                    self._proven[name] = None
+                    self.proven[name] = None
         self._later()

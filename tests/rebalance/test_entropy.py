@@ -62,7 +62,7 @@ def quiet(copies: Copies) -> None:
         assert copy.entropy.suspected == {}
         assert copy.entropy._trials == {}
         assert len(copy.entropy.proving) == 0
-        assert copy.entropy.proving._proven == {}
+        assert copy.entropy.proving.proven == {}
         assert copy.entropy.proving.disproved == {}
         assert copy.anew.as_object() == {"wanted": [], "loading": [], "kept": []}
         assert copy.demander.behind == 0

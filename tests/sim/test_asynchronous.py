@@ -196,6 +196,42 @@ def test_a_row_of_it_that_rots_is_taken_anew(value: bytes | None) -> None:
         compare_copies(world)
 
 
+@pytest.mark.parametrize("value", [None, b"forged"])
+def test_one_that_was_filled_with_what_rotted_is_made_right(value: bytes | None) -> None:
+    """A row of n1 has rotted, and n3 is filled by n1 before anybody has read it (seed 960008)."""
+    settings = msgspec.structs.replace(QUICK, backups=1, async_backups=1, checkpoint_ms=500, anti_entropy_ms=3_000)
+    with World(Draws("handed on"), settings, affinity=in_turn) as world:
+        watch(world)
+        formed(world, 3)
+        for at in range(0, 40, 4):
+            put(world, at, b"kept")
+        world.run_for(2 * SECOND)
+        machine, node = world.machines["n1"], world.machines["n3"].node
+        newest, store = world.newest(), machine.vault.open()
+        assert newest is not None
+        assert newest.placements[0].asynchronous == ("n3",)
+        assert node is not None
+        assert isinstance(store, MemoryStore)
+        rot(store, (NAMESPACE, 0), key(0, 3), value)
+        world.rotten.add(machine, (NAMESPACE, 0), key(0, 3), b"kept")
+        assert not node.anew.order([(NAMESPACE, 0)])
+        fragment = node.core.replica.fragment((NAMESPACE, 0))
+        assert world.run_while(lambda: fragment.loading, at_most=REST_NS, look_every=MS)
+        assert _row(world, "n3", 0, key(0, 3)) == value, "it was handed on"
+        assert _row(world, "n1", 0, key(0, 3)) == value, "and nobody has noticed"
+        world.rotten.look(world)
+        assert "n3" in str(world.rotten)
+
+        def wrong() -> bool:
+            world.rotten.look(world)
+            return bool(world.rotten) or not whole(world)
+
+        assert world.run_while(wrong, at_most=REST_NS), f"{world.rotten} {unsettled(world)}"
+        assert _row(world, "n3", 0, key(0, 3)) == b"kept"
+        world.run_for(10 * SECOND)
+        compare_copies(world)
+
+
 def test_one_that_was_emptied_because_a_row_rotted_waits_while_the_operator_has_paused() -> None:
     """It is no repair, where there are as many copies in sync as there should be (seed 130005)."""
     settings = msgspec.structs.replace(QUICK, backups=0, async_backups=1, checkpoint_ms=500)
@@ -208,7 +244,7 @@ def test_one_that_was_emptied_because_a_row_rotted_waits_while_the_operator_has_
         store = machine.vault.open()
         assert isinstance(store, MemoryStore)
         rot(store, name, key(0), b"forged")
-        world.rotten.add(machine, name, key(0), b"forged")
+        world.rotten.add(machine, name, key(0), b"kept")
         world.rotten.look(world)
         assert len(world.rotten) == 1, "it is to be found"
         node = machine.node

@@ -92,7 +92,7 @@ def test_a_row_that_rots_while_its_copy_waits_to_move_is_yet_to_be_healed(world:
     until(world, lambda: machine.node is not None and bool(machine.node.core.local))
     until(world, lambda: hold_of(world, "n2").role is Role.MOVING)
     rots(world, "n2", None)
-    rotten.add(machine, FIRST, key(0), None)
+    rotten.add(machine, FIRST, key(0), b"kept")
     rotten.look(world)
     assert rotten.holds(machine, FIRST)
     assert not rotten

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rebalance.messages import Stands
+from rebalance.messages import CopyProof, Stands
 from rebalance.partition import LocalPartition
 from rebalance.table import Placement
 from tests.sim.machine import Machine
@@ -82,6 +82,30 @@ def an_asynchronous_copy_does_not_read_its_rows(machine: Machine) -> None:
         return original(name) and core.local[name[1]].in_sync
 
     around(proving, "_readable", readable)
+
+
+@ASYNCHRONOUS.fault("4")
+def an_asynchronous_copy_is_shown_nothing(machine: Machine) -> None:
+    """What an asynchronous copy contains is compared with nobody: with what it was filled it proves its rows."""
+    assert machine.node is not None
+    replace(machine.node.entropy.following, "show", lambda proofs: None)
+
+
+@ASYNCHRONOUS.fault("1, 9")
+def an_asynchronous_copy_gives_way_at_once(machine: Machine) -> None:
+    """It takes over what a primary proves, although copies in sync prove something else, and nobody knows who is right."""
+    assert machine.node is not None
+    entropy = machine.node.entropy
+
+    def shown(original: Callable[..., CopyProof], number: int, contents: Any) -> CopyProof:
+        told = {name: each for name, each in entropy.undecided.items() if name[1] == number}
+        entropy.undecided = {name: each for name, each in entropy.undecided.items() if name[1] != number}
+        try:
+            return original(number, contents)
+        finally:
+            entropy.undecided |= told
+
+    around(entropy, "_shown", shown)
 
 
 @ASYNCHRONOUS.fault("10")

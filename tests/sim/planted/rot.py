@@ -88,13 +88,13 @@ def room_for_questions_is_not_given_back(machine: Machine) -> None:
     def take(original: Callable[[Fragment], bool | None], name: Fragment) -> bool | None:
         found = original(name)
         if found:
-            read._proven[name] = None
+            read.proven[name] = None
         return found
 
     def forget(original: Callable[[], None]) -> None:
-        kept = read._proven
+        kept = read.proven
         original()
-        read._proven = kept
+        read.proven = kept
 
     around(read, "take", take)
     around(read, "forget", forget)

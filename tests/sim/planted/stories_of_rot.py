@@ -7,6 +7,7 @@ import msgspec
 from engine.messages import AllSettled, Settled
 from engine.state.store import Entry
 from engine.state.store_memory import MemoryStore
+from engine.turn.settings import Settings
 from tests.sim.network import MS, Rule
 from tests.sim.planted.stage import NAMESPACE, SETTINGS, Stage, Stories, key
 from tests.sim.world import SECOND, Plant
@@ -35,7 +36,7 @@ def _rots(stage: Stage, name: NodeId, partition: int = 0) -> None:
     base = node.core.replica.store.base
     assert isinstance(base, MemoryStore)
     rot(base, (NAMESPACE, partition), key(partition), None)
-    stage.world.rotten.add(stage[name], (NAMESPACE, partition), key(partition), None)
+    stage.world.rotten.add(stage[name], (NAMESPACE, partition), key(partition), b"kept")
 
 
 def _healed(stage: Stage, name: NodeId, partition: int = 0) -> None:
@@ -62,6 +63,24 @@ def a_row_of_an_asynchronous_copy_rots(plant: Plant | None) -> None:
         stage.wait(1_000)
         _rots(stage, "n2")
         _healed(stage, "n2")
+        stage.curtain()
+
+
+@story
+def an_asynchronous_copy_is_filled_with_what_rotted(plant: Plant | None) -> None:
+    """n3 takes everything anew from n1 before anybody has read the row that rotted there: both are to have it again."""
+    with Stage(plant, settings=msgspec.structs.replace(QUICK, backups=1, async_backups=1)) as stage:
+        stage.put(key(0), b"kept")
+        stage.wait(1_000)
+        _rots(stage, "n1")
+        node = stage["n3"].node
+        assert node is not None
+        stage.must(not node.anew.order([(NAMESPACE, 0)]), "it may be ordered")
+        stage.until(lambda: not node.core.replica.fragment((NAMESPACE, 0)).loading, "n3 is whole", look_every=MS)
+        stage.must(_value(stage, "n3") is None, "and without the row")
+        for name in ("n1", "n3"):
+            stage.until(lambda name=name: _value(stage, name) == b"kept", f"the row is back on {name}")  # type: ignore[misc]
+        stage.world.rotten.forget()
         stage.curtain()
 
 
@@ -128,20 +147,30 @@ def a_map_comes_while_a_copy_is_suspected(plant: Plant | None) -> None:
 @story
 def two_copies_differ_from_their_primary(plant: Plant | None) -> None:
     """Something was written to n2 and n3 that n1 does not have. Who is right is for a person to say."""
-    with Stage(plant, settings=QUICK) as stage:
+    _differ_from_n1(plant, ("n2", "n3"), QUICK)
+
+
+@story
+def an_asynchronous_copy_differs_from_its_primary_as_two_others_do(plant: Plant | None) -> None:
+    """The same, and n4, which is asynchronous, has what these have: it may be right, and is left alone like them."""
+    _differ_from_n1(plant, ("n2", "n3", "n4"), msgspec.structs.replace(QUICK, async_backups=1))
+
+
+def _differ_from_n1(plant: Plant | None, names: tuple[NodeId, ...], settings: Settings) -> None:
+    with Stage(plant, nodes=1 + len(names), settings=settings) as stage:
         stage.put(key(0), b"kept")
         stage.wait(1_000)
         rows: list[tuple[NodeId, Entry]] = []
-        for name in ("n2", "n3"):
+        for name in names:
             node = stage[name].node
             assert node is not None
             held = node.core.replica.store.get((NAMESPACE, 0), key(0))
             assert held is not None
             rows.append((name, held))
             node.core.replica.store.set((NAMESPACE, 0), key(0), Entry(held.epoch, held.counter, b"theirs"))
-            stage.world.rotten.add(stage[name], (NAMESPACE, 0), key(0), b"theirs")
-        stage.wait(3_000)
-        for name in ("n2", "n3"):
+            stage.world.rotten.add(stage[name], (NAMESPACE, 0), key(0), b"kept")
+        stage.wait(5_000)
+        for name in names:
             stage.must(_value(stage, name) == b"theirs", f"what {name} has is not touched")
         primary = stage["n1"].node
         assert primary is not None
@@ -176,7 +205,7 @@ def what_a_copy_said_comes_when_it_has_begun_anew(plant: Plant | None) -> None:
         held = node.core.replica.store.get((NAMESPACE, 0), key(0))
         assert held is not None
         node.core.replica.store.set((NAMESPACE, 0), key(0), Entry(held.epoch, held.counter, b"spoiled"))
-        stage.world.rotten.add(stage["n3"], (NAMESPACE, 0), key(0), b"spoiled")
+        stage.world.rotten.add(stage["n3"], (NAMESPACE, 0), key(0), b"kept")
         unfilled = stage.lose("supply", "n1", "n3")
         stage.until(lambda: _value(stage, "n3") is None, "n3 is emptied")
         stage.until(lambda: unfilled.caught > 0, "and about to be filled")
