@@ -226,12 +226,15 @@ class Looking:
             if body is None or machine.boot != boot:
                 return
             first = int(words["after"][0])
+            owner = ""
             for lock in body["locks"]:
                 self._txs = [*self._txs[-20:], lock["tx"]]
                 told = f"tells of the lock {lock}"
                 if lock["mode"] not in ("read", "write") or lock["tx"] == "":
                     self._wrong(machine, "locks", words, told)
-                if lock["partition"] < first or ("tx" in words and lock["tx"] != words["tx"][0]):
+                # Who took a part over knows its transaction by the id of the commit, others by that of its locks.
+                owner = owner or lock["tx"]
+                if lock["partition"] < first or ("tx" in words and lock["tx"] != owner):
                     self._wrong(machine, "locks", words, told)
             if len(body["locks"]) > PAGE or body["waiting"] < 0:
                 self._wrong(machine, "locks", words, f"tells of {len(body['locks'])} locks")
