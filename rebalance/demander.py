@@ -171,6 +171,9 @@ class Demander(Rule):
         """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
         core = self.core
         session.asked_at = core.now
+        if session.all_came:
+            self._take_on(session)  # it was kept from it
+            return
         silent = (at for at in range(session.said) if any(number in session.awaited for number in session.parts[at]))
         self._say_again(session, deque(islice(silent, AGAIN_PARTS)))
         if session.batch:
@@ -206,7 +209,10 @@ class Demander(Rule):
         session.taking = session.waits = False
         if self._sessions.get(session.supplier) is not session or not may_act(core, core.fence):
             return
-        while not core.crowded() and session.has_room(core):
+        while (session.all_came or not core.crowded()) and session.has_room(core):
+            if session.all_came:
+                self._end(session)
+                return
             batch = session.ahead.get(session.batch + 1)
             session.taking = batch is not None and core.works_out(batch.writes, lambda: self._take_on(session))
             if batch is None or session.taking:
@@ -214,13 +220,11 @@ class Demander(Rule):
             session.took_next()
             self._take(session, batch)
             core.send(session.supplier, Credit(core.fence, session.number, session.batch, 1))
-            if batch.last:
-                self._end(session)
-                return
-            if core.work >= WORK_MAX:
+            session.all_came = batch.last
+            if core.work >= WORK_MAX and not session.all_came:
                 break
-        if session.room or session.batch + 1 in session.ahead:
-            session.waits = core.crowded()
+        if session.all_came or session.room or session.batch + 1 in session.ahead:
+            session.waits = core.crowded() and not session.all_came
             session.taking = not session.waits
             if session.taking:
                 core.resume(lambda: self._take_on(session))
@@ -267,13 +271,9 @@ class Demander(Rule):
         for results in batch.results:
             if results.partition in session.partitions:
                 self.core.log(results)
-        for namespace, partition in batch.done:
-            whole = session.transfers.get((namespace, partition))
-            if whole is not None and partition in session.partitions and whole.kind in OF_ROWS:
-                self.core.log(
-                    r.FragmentReady(namespace, partition, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
-                )
-                self._no_history.pop((namespace, partition), None)
+        for name in batch.done:
+            if session.end_rows(self.core, name):
+                self._no_history.pop(name, None)
         for found in batch.differing:
             session.make_room(self.core, found)
         for namespace, partition in batch.survey:

@@ -19,6 +19,8 @@ from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
 from rebalance.surveying import Room, Surveys
 from rebalance.table import Topology, back_off_ms
+from rebalance.unconfirmed import KEYS_AT_ONCE, Unconfirmed
+from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
 
@@ -67,13 +69,14 @@ class Session:
         self.in_full = False  # something is taken as rows, or will be
         self.survey: dict[int, list[Fragment]] = {}  # the supplier asks what the rows of these add up to
         self.leaves: dict[Fragment, int] = {}  # how many leaves it was told of
-        self.room: deque[Room] = deque()  # to be made before more is taken
+        self.room: deque[Room | Unconfirmed] = deque()  # to be made before more is taken
         self.later: dict[int, None] = {}  # partitions that the supplier will serve in another session
         self.doubts: dict[int, list[TxId]] = {}  # prepared here without a write, when the demand was made
         self.batch = 0  # the last batch that was taken
         self.ahead: dict[int, Supply] = {}  # batches that came and were not taken yet
         self.taking = False
         self.waits = False  # for a checkpoint, to take more
+        self.all_came = False  # it took the last batch
         self.ending: list[int] | None = None  # everything was supplied: partitions still to be looked at
         self.heard_at = now
         self.asked_at = now
@@ -120,8 +123,22 @@ class Session:
         else:
             self.room.append(Room(found, count, taken.up_to, core.local[found.partition].epoch))
 
+    def end_rows(self, core: Node, name: Fragment) -> bool:
+        """All rows of a fragment have come, if they are wanted: then it is whole, once what is unconfirmed has gone."""
+        whole = self.transfers.get(name)
+        if whole is None or name[1] not in self.partitions:
+            return False
+        ready = r.FragmentReady(*name, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
+        if len(core.replica.fragment(name).suspects) <= KEYS_AT_ONCE:
+            core.log(ready)
+        else:
+            self.room.append(Unconfirmed(ready, core.local[name[1]].epoch))
+        return True
+
     def has_room(self, core: Node) -> bool:
         """Go on with that; whether nothing is left of what the next rows come in place of, before this turn ends."""
+        if self.room:
+            self.heard_at = self.asked_at = core.now  # nobody is to say anything meanwhile
         while self.room and core.work < WORK_MAX:
             if self.room[0].name[1] not in self.partitions or self.room[0].step(core):
                 self.room.popleft()

@@ -28,8 +28,7 @@ MS = 1_000_000
 
 WORK_MAX = 2_000
 """What a turn does before it leaves the rest to the next one: one is a key, a row or a record, about 10 us of a slow
-processor. Who does work says so in `Node.work`; who could do too much of it does a piece, and asks for the rest with
-`Node.resume`."""
+processor. Who does work says so in `Node.work`; who could do too much does a piece, and asks for the rest (`resume`)."""
 BYTES_OF_WORK = 4 << 10
 """So many bytes of what may be large are as much work, whoever logs or says them: a turn has room for 8 MiB."""
 LITTLE = WORK_MAX // 10
@@ -242,6 +241,10 @@ class Copies(Protocol):
         """What it has of a partition; an empty one, which is nobody's and stays so, if that is nothing."""
         ...
 
+    def unconfirmed(self, fragment: FragmentState, lwm: int, /) -> list[bytes]:
+        """Keys of a fragment in doubt of which a transfer up to `lwm` has not told."""
+        ...
+
     def fragment(self, name: Fragment, /) -> FragmentState:
         """What it has of a fragment; the same, if that is nothing."""
         ...
@@ -353,10 +356,8 @@ class Node(Fence, Protocol):
         ...
 
     def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
-        """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`.
-
-        `again`: also those that are here, which are undone first.
-        """
+        """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`. `again`: also
+        those that are here, which are undone first."""
         ...
 
 

@@ -131,7 +131,8 @@ class History(msgspec.Struct, frozen=True, array_like=True, tag="history", gc=Fa
 class Preload(msgspec.Struct, frozen=True, array_like=True, tag="preload", gc=False):
     """Entries of a transfer of rows, or re-fetched after an undo, each with its own (epoch, counter).
 
-    A counter of 0 says that the supplier has no such key, or will tell of it.
+    A counter of 0 says that the supplier has no such key, or will tell of it. With an epoch it says that the supplier has
+    told of all, and not of this key, which was written live while the copy was loading: `FragmentReady` is about to come.
     """
 
     namespace: Namespace

@@ -22,7 +22,7 @@ from engine.state.freezing import Changes
 from engine.state.loaded import Loading
 from engine.state.maps import Maps
 from engine.state.node_image import NodeImage, version_in
-from engine.state.rows import confirm_what_came_later, drop_unconfirmed, preload, put_one_by_one
+from engine.state.rows import drop_unconfirmed, preload, put_one_by_one, unconfirmed
 from engine.state.store import CheckpointImage, Entry, LayeredStore
 from rebalance.by_fragment import ByFragment
 from rebalance.fragment import KNOWN, NOTHING, CannotUndo, FragmentState
@@ -341,16 +341,16 @@ class Replica:
     def _ready(self, record: r.FragmentReady) -> None:
         fragment = self.ensure_fragment((record.namespace, record.partition))
         self.changes.touch(fragment)
-        if record.full:
-            confirm_what_came_later(fragment, record.lwm)
+        keys = self.unconfirmed(fragment, record.lwm) if record.full else []
         fragment.ready(record.lwm, record.digest, record.epochs, full=record.full)
         if record.full:
             self.emptied.pop(fragment.name, None)
-            self._drop_unconfirmed(fragment, record.lwm)
+            drop_unconfirmed(self.store, fragment, keys, record.lwm)
         self._drop_ended(record.partition)
 
-    def _drop_unconfirmed(self, fragment: FragmentState, lwm: int) -> None:
-        drop_unconfirmed(self.store, fragment, lwm)
+    def unconfirmed(self, fragment: FragmentState, lwm: int) -> list[bytes]:
+        """Rows in doubt that go when a transfer up to `lwm` ends which has not told of them."""
+        return unconfirmed(fragment, lwm)
 
     def _clear(self, name: Fragment, *, gone: bool, kept: bool = False) -> None:
         self.changes.keep(name)

@@ -6,6 +6,7 @@ Plain functions over a fragment's state and the store of its rows; `engine.state
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import NEWEST, NOTHING, FragmentState
@@ -53,9 +54,9 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
     weight = 0
     for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
         makes_room = fragment.loading and not counter
-        if makes_room and key in fragment.suspects:
-            continue
         suspect = key in fragment.suspects
+        if makes_room and suspect != bool(epoch):
+            continue  # it is in doubt, and is told of later; or it is said to be so, and is not
         if suspect:
             fragment.confirm((key,))
         if not makes_room and (fragment.loading or not suspect):
@@ -69,6 +70,8 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
             dead.pop(key, None)
         if value is None and counter:
             fragment.bury(key, counter)
+        elif suspect and makes_room:
+            fragment.drop_tombstone(key)
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
     store.weigh(weight)
 
@@ -96,21 +99,22 @@ def has_none_of(store: LayeredStore, name: Fragment, keys: Sequence[bytes]) -> b
     return not following or following[0][0] > max(keys)
 
 
-def confirm_what_came_later(fragment: FragmentState, lwm: int) -> None:
-    """What was written live above a transfer that is complete up to `lwm` needs no word of it. Very many keys may be."""
-    for write in fragment.tail() if fragment.suspects else ():
-        if write.end > lwm:
-            fragment.confirm(write.keys)
+def unconfirmed(fragment: FragmentState, lwm: int) -> list[bytes]:
+    """Of the keys in doubt those that a transfer, complete up to `lwm`, would have to tell of: nothing was written to them
+    above that. Very many may be in doubt, so they are only told apart."""
+    suspects = fragment.suspects
+    if not suspects:
+        return []
+    later = dict.fromkeys(chain.from_iterable([write.keys for write in fragment.tail() if write.end > lwm]))
+    return [key for key in suspects if key not in later] if later else list(suspects)
 
 
-def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, lwm: int) -> None:
+def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, keys: list[bytes], lwm: int) -> None:
     """A live write came before the transfer that covers it, and the transfer did not tell of its key: it was deleted.
 
     Its delete came before the transfer began, and the supplier needed the tombstone no more.
     """
-    if not fragment.suspects:
-        return
-    for key in fragment.suspects:
+    for key in keys:
         held = store.get(fragment.name, key)
         if held is not None and held.counter <= lwm:
             probe("replica.unconfirmed_row_dropped")

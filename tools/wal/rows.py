@@ -261,7 +261,7 @@ class LogRows:
         for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
             if key < lower or (upper and key >= upper):
                 continue
-            if not counter and rows.loading and key in rows.live:
+            if not counter and not epoch and rows.loading and key in rows.live:
                 continue
             rows.live.discard(key)
             if counter:

@@ -325,9 +325,8 @@ class Reading:
             return
         at = record.keys.index(self._story.key)
         if not record.counters[at]:
-            self._event(
-                lsn, time_ms, f"{'may differ' if self._compared else 'told that there is no such key'}{self._from()}"
-            )
+            may_differ = self._compared and not record.epochs[at]
+            self._event(lsn, time_ms, f"{'may differ' if may_differ else 'told that there is no such key'}{self._from()}")
             self._cut(lsn, time_ms, 0)
             return
         change = self._story.change(record.epochs[at], record.counters[at], record.values[at], b"")

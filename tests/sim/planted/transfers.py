@@ -230,10 +230,7 @@ def unconfirmed_rows_stay(machine: Machine) -> None:
     """A row that came live while a copy was loading stays, although the transfer that covers it does not tell of it."""
     assert machine.node is not None
 
-    def drop(fragment: FragmentState, lwm: int) -> None:
-        fragment.suspects = {}
-
-    replace(machine.node.core.replica, "_drop_unconfirmed", drop)
+    replace(machine.node.core.replica, "unconfirmed", lambda fragment, lwm: [])
 
 
 @TRANSFERS.fault("1")
