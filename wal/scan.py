@@ -24,6 +24,8 @@ from wal.codec import (
 )
 
 _WINDOW = 1 << 20
+_ALONE = 128 << 10
+"""A larger block is read by itself: nothing that stands beside it is read twice, and it is not copied out of a window."""
 _ZEROS = bytes(_WINDOW)
 _MARK_AT = BLOCK_HEADER_BYTES - len(MARK)
 
@@ -87,8 +89,8 @@ class Scan:
                 size = block_size(header.length)
                 if len(window) - at < size:
                     base, at = self.offset, 0
-                    window = self._file.read(base, min(max(_WINDOW, size), room))
-                    at_once = _WINDOW if size <= _WINDOW else BLOCK_HEADER_BYTES  # a large one is read once, by itself
+                    at_once = _WINDOW if size <= _ALONE else BLOCK_HEADER_BYTES
+                    window = self._file.read(base, min(max(size, at_once), room))
                 data = window[at : at + size]
                 self._check(header, data)
             except NothingHere:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.counting_disk import CountingDisk
 from tests.support.memory_disk import MemoryDisk
 from tests.wal.logs import SMALL, append, filled, open_log, update
 from wal import (
@@ -27,11 +28,14 @@ from wal.codec import (
     HEADER_BYTES,
     SegmentHeader,
     Trailer,
+    decode_body,
+    decode_header,
 )
 from wal.disk import File
 from wal.index import SegmentIndex
 from wal.index_codec import encode_footer
 from wal.records import Record
+from wal.scan import Scan
 from wal.segment_file import Sealed, read_header, read_index, read_trailer
 
 
@@ -425,3 +429,18 @@ def test_following_sees_an_empty_segment_being_replaced_by_a_larger_one() -> Non
         return True
 
     assert [block.records for block in follow(disk, wait=wait)] == [[record] for record in records]
+
+
+def test_of_large_blocks_little_is_read_twice() -> None:
+    sizes = [530 << 10] * 8 + [40, 20] + [1500 << 10, 200 << 10, 130 << 10] + [530 << 10] * 8
+    wanted = [[update(number, size)] for number, size in enumerate(sizes, start=1)]
+    disk = filled(wanted, LogSettings(segment_bytes=64 << 20, total_bytes=256 << 20))
+    counting, found, ends = CountingDisk(disk), list[list[Record]](), 0
+    for name in sorted(n for n in disk.names() if n.endswith(".wal")):
+        file = disk.open(name)
+        header = decode_header(file.read(0, HEADER_BYTES))
+        scan = Scan(counting.open(name), header, limit=header.capacity)
+        found += [decode_body(raw.header, raw.data) for raw in scan if raw.header.records]
+        ends += scan.offset
+    assert found == wanted
+    assert counting.bytes_read < 1.3 * ends
