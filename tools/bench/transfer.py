@@ -19,7 +19,7 @@ from tools.local_cluster import LocalCluster, NodeProcess, until
 PUT_AT_ONCE = 1_000
 LARGE_BYTES = 10_000
 LARGE_LESS, SMALL_MORE = 10, 4
-"""So many times fewer rows where they are large, and more where they are small: it is to be the rows that take time, and not
+"""So many times fewer rows where they are large, and more where they are small: it is to be the rows that take time, not
 the steps by which a node comes to be sent any, some 0.4 s."""
 PATIENCE_SECONDS = 600.0
 HANDOVER_STOP_MS = 50.0
