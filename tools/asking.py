@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from engine.client import admin
 from engine.client.admin import ask
 from engine.errors import Error, Unavailable, UsageError
-from engine.protocol.addresses import split_address
+from engine.protocol.addresses import given_address, split_address
 from wal.ids import NodeId, check_name
 
 LOOK_SECONDS = 0.1
@@ -31,7 +31,7 @@ def run(question: Coroutine[Any, Any, T]) -> T:
 def check_address(address: str) -> str:
     """The address, if it is one. Raises UsageError."""
     try:
-        _, port = split_address(address)
+        _, port = given_address(address)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if not port:
@@ -90,6 +90,13 @@ async def status_or_none(address: str) -> dict[str, Any] | None:
         return await question(address, "status")
     except Unavailable:
         return None
+
+
+MOVED = (
+    "the node goes on in it, wherever it is now; stop the node before you start another one where it was, and start it "
+    "again from where it is"
+)
+"""What comes of a data directory that is not where it was opened."""
 
 
 def too_full(disk: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from engine.errors import Unavailable
 from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders, cluster_settings
-from tools.asking import Refused, check_address, form, node_names, question, run, status_or_none, too_full, wait_for
+from tools.asking import MOVED, Refused, check_address, form, node_names, question, run, status_or_none, too_full, wait_for
 from tools.terminal import ExitCode, Row, emit, finite, plain, program, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
@@ -128,6 +128,8 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{status['behind']} copies on {name} are behind")
             if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
                 found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
+            if status.get("moved"):
+                found.append(f"the data directory of {name} was moved: {MOVED}")
             found += _backlogged(name, status)
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")

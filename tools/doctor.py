@@ -26,7 +26,7 @@ import typer
 
 from engine.errors import UsageError
 from engine.host.sockets import files_obtainable
-from engine.protocol.addresses import split_address
+from engine.protocol.addresses import given_address
 from engine.turn.settings import Settings
 from tools.reconcile.session import find_java
 from tools.terminal import ExitCode, Row, emit, program, show
@@ -213,7 +213,7 @@ def _clock_state() -> int:
 
 def _port(listen: str) -> Finding:
     try:
-        host, port = split_address(listen)
+        host, port = given_address(listen)
     except ValueError as error:
         raise UsageError(f"listen: {error}") from None
     try:

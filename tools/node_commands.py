@@ -23,9 +23,9 @@ from engine.host.sockets import take_all_files
 from engine.turn.turns import collect_nothing
 from tools import cluster_settings
 from tools.allocator import give_large_blocks_back
-from tools.asking import Refused, listens, question, run, too_full, wait_for
+from tools.asking import MOVED, Refused, listens, question, run, too_full, wait_for
 from tools.config import KEYS, Key, load, toml_line
-from tools.terminal import ExitCode, emit, finite, plain, program, show, to_json
+from tools.terminal import Ended, ExitCode, emit, exit_code_of, finite, plain, program, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
 
 _log = logging.getLogger("foreshore")
@@ -97,7 +97,10 @@ app.command()(start)
 
 
 async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: MakeDisk = DirectoryDisk) -> None:
-    """Run one node until it stops, or is told to by a signal. `disk` holds its log. Raises what stopped it."""
+    """Run one node until it stops, or is told to by a signal. `disk` holds its log.
+
+    What ends it while it runs is told in its log, with the time, and nowhere else: then it raises Ended.
+    """
     take_all_files()
     server = await Server.start(config, disk=disk)
     loop = asyncio.get_running_loop()
@@ -121,13 +124,14 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         _log.info("ends: %s; lets go of %s when its last checkpoint is written", await server.run(), config.data)
     except (Error, LogError, DiskError) as error:
         _log.critical("ends: %s", error)
-        raise
+        raise Ended(exit_code_of(error)) from error
     except Exception as error:
-        _log.critical("the node stopped because of a fault of its own:", exc_info=error)
-        raise Error(
-            f"the node stopped: {type(error).__name__}: {error}; what it promised is in its log, so it may be started "
-            "again; please report what stands above"
-        ) from None
+        _log.critical(
+            "ends because of a fault of its own; what it promised is in its log, so it may be started again; please report "
+            "what follows",
+            exc_info=error,
+        )
+        raise Ended(ExitCode.WRONG) from error
     finally:
         await server.close()
         _log.info("has ended: %s may be used by another process", config.data)
@@ -222,6 +226,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         *cluster_settings.ignored(found),
         plain({name: found.get(name) for name in ("durable_lsn", "checkpointing", "in_no_checkpoint_bytes", "backlogged")}),
         *_room(found.get("disk")),
+        *([f"ITS DATA DIRECTORY WAS MOVED: {MOVED}"] if found.get("moved") else []),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({f"maps_{name}": number for name, number in found["maps"].items()}),

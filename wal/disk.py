@@ -93,7 +93,8 @@ class Disk(Protocol):
         ...
 
     def create(self, name: str, size: int, *, filled: bool = True) -> None:
-        """A durable file of `size` bytes that read as zeros, which did not exist; after a failure it still does not.
+        """A durable file of `size` bytes that read as zeros, which did not exist. After a failure that is `early` it still
+        does not; after another, of a sync, nobody knows: it may be there, and is in no log.
 
         Not `filled`: for who waits for it, and is about to write most of it. It is made sooner, later syncs take longer.
         """

@@ -82,6 +82,15 @@ class DataDirectory:
         owner = owner_value((self.identity.cluster, self.identity.node))
         self._writer.write(image._replace(node={**image.node, OWNER: owner}))
 
+    def moved(self) -> bool:
+        """Whether it is not any more where it was opened. Raises Error if it was removed."""
+        if self.store.removed:
+            raise Error(
+                f"the data directory {self.path} was removed while the node ran: what it promised is on no disk any more; "
+                "start it with an empty one, so that it gets its copies from its peers"
+            )
+        return self.store.moved
+
     def room(self) -> Room | None:
         """What is left where the log and the store are, the less of the two; None if the system does not say."""
         try:
@@ -127,6 +136,7 @@ def open_data_directory(
             f"cannot make the data directory {path}: {error.strerror}; expected a directory, or a place where this user "
             "may make one"
         ) from error
+    path = path.absolute()  # whoever embeds a node may go to another directory
     try:
         lock = _take_lock(path)
         try:

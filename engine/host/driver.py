@@ -30,7 +30,7 @@ from wal.ids import NodeId
 TURN_BYTES_MAX = 8 << 20
 WORKERS = 4
 ROOM_MS = 1_000
-"""So often it is looked how much the disk has left."""
+"""So often it is looked how much the disk has left, and whether the directory is where it was."""
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Driver:
         duties.begin(now)
         node.core.wall = time.time_ns() // MS
         if now >= self._look_at:
-            node.core.room, self._look_at = self.directory.room(), now + ROOM_MS * MS
+            self._look(now)
         effects = node.turn(now, events)
         now = time.monotonic_ns()
         duties.early(effects, now)
@@ -109,6 +109,15 @@ class Driver:
         duties.rest(effects, time.monotonic_ns())
         self._plan(effects.wake_at)
         node.turns.note(time.thread_time_ns() - began, events)
+
+    def _look(self, now: int) -> None:
+        """See how the directory is, now and then."""
+        core, directory = self.node.core, self.directory
+        core.room, self._look_at = directory.room(), now + ROOM_MS * MS
+        moved = directory.moved()
+        if moved and not core.moved:
+            self.note(f"{directory.path} was moved, or another one is in its place: goes on in what it has open")
+        core.moved = moved
 
     def _take_events(self) -> list[Event]:
         """All that waits; but no more than one block of the log can hold, the rest in the next turn."""

@@ -407,6 +407,7 @@ class Duties:
             return
         try:
             image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
+            image = image._replace(hurried=True)  # whoever stops the node waits, and it does nothing else any more
             self.write_all()
         except Exception as error:  # the disk's, or an assertion
             done(error)

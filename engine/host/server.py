@@ -8,6 +8,7 @@ import errno
 import ipaddress
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,12 +18,12 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from engine.errors import Error, UsageError
-from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
+from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, held, open_data_directory
 from engine.host.driver import Driver
 from engine.host.pulse import Pulse
 from engine.host.transport import BEAT, Transport
 from engine.node.node import Node
-from engine.protocol.addresses import split_address
+from engine.protocol.addresses import given_address, split_address
 from engine.protocol.wire import Hello
 from engine.state.identity import Identity
 from engine.turn.events import Event, PeerSeen
@@ -74,7 +75,7 @@ def check_config(config: ServerConfig) -> None:
 
 def _split(name: str, address: str) -> tuple[str, int]:
     try:
-        return split_address(address)
+        return given_address(address)
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
 
@@ -115,6 +116,7 @@ class Server:
         """
         check_config(config)
         settings = config.settings
+        _see_whether_it_may_listen(config)
         directory = _recovered(config, note, disk)
         loop = asyncio.get_running_loop()
         try:
@@ -135,7 +137,7 @@ class Server:
             try:
                 taken = await transport.listen(config.listen)
             except OSError as error:
-                raise UsageError(f"cannot listen on {config.listen}: {_why(error)}") from error
+                raise _cannot_listen(config, error) from error
             address = config.advertise or taken
             transport.identity = structs.replace(transport.identity, address=address)
             node = Node(
@@ -208,6 +210,28 @@ def _seen_as(identity: Identity, incarnation: int, settings: Settings) -> PeerSe
         cluster="",
         habits=habits_of(settings),
     )
+
+
+def _see_whether_it_may_listen(config: ServerConfig) -> None:
+    """Find out before the directory is recovered, which may take minutes. Raises UsageError."""
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            *split_address(config.listen), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                tried.bind(place)
+    except OSError as error:
+        if (config.data / "lock").exists():
+            with held(config.data):  # or it says who has it, and that one may well listen there
+                pass
+        raise _cannot_listen(config, error) from error
+
+
+def _cannot_listen(config: ServerConfig, error: OSError) -> UsageError:
+    return UsageError(f"cannot listen on {config.listen}: {_why(error)}")
 
 
 def _why(error: OSError) -> str:

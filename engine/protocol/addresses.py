@@ -26,6 +26,14 @@ def split_address(address: Address) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def given_address(address: Address) -> tuple[str, int]:
+    """The same of one that somebody types: where the port of a bare v6 address begins is not guessed."""
+    host, _, _ = address.rpartition(":")
+    if "[" not in address and (_is_v6(host) or _is_v6(address)):
+        raise ValueError(f"{address!r} may be meant in several ways: expected brackets around the host, such as [::1]:7400")
+    return split_address(address)
+
+
 def _is_v6(host: str) -> bool:
     """Whether it has colons and may: what is left of another separator, or of a scheme, has some, too."""
     try:
@@ -45,5 +53,5 @@ def addresses_of(given: str | Iterable[str]) -> list[Address]:
     if not found:
         raise ValueError("no address was given: expected host:port,host:port,...")
     for address in found:
-        split_address(address)
+        given_address(address)
     return found

@@ -179,6 +179,15 @@ def sole_writer(path: Path, patience_seconds: float = 0.0) -> int:
         return guard
 
 
+def leads_to(path: Path, guard: int) -> bool:
+    """Whether a path is that of the directory which is open: it may have been moved, and another one put in its place."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(guard))
+
+
 def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

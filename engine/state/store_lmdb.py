@@ -39,7 +39,17 @@ import lmdb
 from engine.state.store import CheckpointImage
 from engine.state.store_apply import Databases, apply_parts
 from engine.state.store_errors import StoreError, StoreFailed, StoreForeign
-from engine.state.store_file import check_length, create, databases, environment, not_lmdb, sole_writer, trouble, writable
+from engine.state.store_file import (
+    check_length,
+    create,
+    databases,
+    environment,
+    leads_to,
+    not_lmdb,
+    sole_writer,
+    trouble,
+    writable,
+)
 from engine.state.store_parts import Begin, Part, parts_of
 from engine.state.store_reads import StoreReads
 from wal.probe import probe
@@ -70,8 +80,8 @@ class LmdbStore(StoreReads):
         keeps the checkpoint that it reads from being overwritten and the file grows, so `renew` or close it within
         minutes. A directory without a writable lock file is read without locks, and must be at rest.
 
-        `lock` is the sole writer's, from a process that opened the store and shares it. Who does not have it waits for
-        `patience_seconds` for a writer that may be about to end.
+        `lock` is the sole writer's, from a process that opened the store and shares it: what lies at `path` now is opened
+        if it is that store. Who does not have it waits for `patience_seconds` for a writer that may be about to end.
 
         Raises StoreForeign, StoreTooNew, StoreDamaged, StoreInUse, StoreFull, StoreFailed.
         """
@@ -82,12 +92,17 @@ class LmdbStore(StoreReads):
         self._lsn = 0  # of the checkpoint that is being written
         self._guard: int | None = None
         try:
+            if lock is not None:
+                self._guard = lock
+                self._check_place()
             self._find(map_bytes)
-            if not read_only:
-                self._guard = lock if lock is not None else sole_writer(path, patience_seconds)
+            if not read_only and lock is None:
+                self._guard = sole_writer(path, patience_seconds)
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or writable(path / "lock.mdb")
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
+            if lock is not None:
+                self._check_place()
             check_length(path, self._env)
             self._rows, self._fragments, self._partitions, self._node = databases(self.path, self._env)
             self._env.reader_check()
@@ -125,6 +140,20 @@ class LmdbStore(StoreReads):
                 "name the directory of a store, or, to create one, a directory that is empty or not there"
             )
         create(self.path, map_bytes)
+
+    @property
+    def moved(self) -> bool:
+        """Whether its directory is somewhere else by now: it is written and read where it is, and not opened anew."""
+        return self._guard is not None and not leads_to(self.path, self._guard)
+
+    @property
+    def removed(self) -> bool:
+        """Whether its directory is nowhere any more."""
+        return self._guard is not None and not os.fstat(self._guard).st_nlink
+
+    def _check_place(self) -> None:
+        if self.moved:
+            raise StoreFailed(f"store {self.path}: expected the directory that was opened, found another, or none")
 
     # Writing.
 
@@ -214,7 +243,7 @@ class LmdbStore(StoreReads):
         """A checkpoint was written: let reads see it. Beside a live node: see its last one.
 
         The node opens the environment anew for that. LMDB keeps every page that it ever wrote at once, and the mapping
-        every page that was ever touched: after a checkpoint that is most of the file, twice.
+        every page that was ever touched: after a checkpoint that is most of the file, twice. One that was moved keeps its.
         """
         try:
             with self._lock:
@@ -230,11 +259,16 @@ class LmdbStore(StoreReads):
 
     def _reopen(self) -> None:
         """Give memory back. Nothing is read or written meanwhile."""
+        if self.moved:
+            probe("store.moved")
+            self._environment().set_mapsize(0)  # as large as another process has made it
+            return
         old = self._environment()
         map_bytes = old.info()["map_size"]
         self._env = None
         old.close()
         self._env = environment(self.path, map_bytes)
+        self._check_place()
         self._rows, self._fragments, self._partitions, self._node = databases(self.path, self._env)
 
     def close(self) -> None:

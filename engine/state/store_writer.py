@@ -6,6 +6,9 @@ checkpoint, and gives way to everybody. Where a transfer waits for it, or client
 nothing more before what came is on its way to the store, so the process keeps its share of the processors, and the next
 checkpoint finds it there, for to begin takes it as long as what a transfer leaves in memory.
 
+It is told where the store is, and writes only to that which its parent has open: a directory may be moved, and another one
+be put in its place.
+
 If its parent dies, the pipe ends, and it ends too, having written nothing, unless it was committing already: until it is
 gone it keeps the store locked, and whoever opens the store next waits for that.
 
@@ -98,6 +101,8 @@ class Writer:
         return not any(count >= least for count in rows)
 
     def _elsewhere(self, image: CheckpointImage, lock: int) -> None:
+        if self._store.moved:
+            raise _Unavailable  # a path is all that another process could be told
         keep = False
         try:
             if not self._kept_writes(image):

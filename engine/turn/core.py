@@ -78,6 +78,7 @@ class Core:
         self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.room: Room | None = None  # on its disk; whoever drives this node says so now and then
+        self.moved = False  # its data directory is not where it was opened; whoever drives this node says so
         self.cramped = False  # its disk has no room for what the log goes on in; whoever drives this node says so
         self.effects = Effects()
         self.durable_lsn = durable_lsn

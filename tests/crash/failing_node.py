@@ -9,12 +9,10 @@ from pathlib import Path
 
 import uvloop
 
-from engine.errors import Error
 from tests.support.failing_disk import failing
 from tools.config import load
 from tools.node_commands import serve
-from tools.terminal import complain, exit_code_of
-from wal import DiskError, LogError
+from tools.terminal import end_of
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,12 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     given = {flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
     ready_file = given.pop("ready_file")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S")
-    try:
-        uvloop.run(serve(load(given, file=None), Path(ready_file), disk=failing(Path(control))))
-    except (Error, LogError, DiskError) as error:
-        complain(error)
-        return exit_code_of(error)
-    return 0
+    return end_of(lambda: uvloop.run(serve(load(given, file=None), Path(ready_file), disk=failing(Path(control)))))
 
 
 if __name__ == "__main__":

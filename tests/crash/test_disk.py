@@ -90,7 +90,7 @@ def test_a_node_whose_disk_fails_stops_and_the_others_go_on(
     with Journal(tmp_path / "journal.jsonl") as journal, FailingCluster(tmp_path, ["n1", "n2", "n3"]) as cluster:
         assert asyncio.run(_break_and_repair(cluster, journal, trouble)) == exit_code
         log = cluster.node(FAILING).log.read_text(encoding="utf-8")
-        assert says in log
+        assert log.count(says) == 1, "it is told once"
         assert "Traceback" not in log
         assert re.search(r"^\d\d:\d\d:\d\d\.\d+ ends: ", log, re.MULTILINE), "the time of its end is told"
         for name in cluster.names:

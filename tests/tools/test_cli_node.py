@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -266,13 +266,17 @@ def test_a_store_that_was_cut_short_is_refused_and_brings_nobody_down(directory:
 # Addresses.
 
 
-def test_a_port_in_use_is_told_and_the_directory_is_free_again(tmp_path: Path) -> None:
+def test_a_port_in_use_is_told_and_the_directory_is_left_alone(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, line = refused("--data", tmp_path / "n1", "--listen", address)
         assert (code, f"cannot listen on {address}: the port is in use" in line) == (2, True)
+        assert not (tmp_path / "n1").exists(), "it is found before the directory is recovered, which may take minutes"
+        with closing(open_data_directory(tmp_path / "n1", cluster="foreshore", node=None, settings=SETTINGS)):
+            code, line = refused("--data", tmp_path / "n1", "--listen", address)
+            assert (code, f"in use by process {os.getpid()}" in line) == (2, True), line
     open_data_directory(tmp_path / "n1", cluster="foreshore", node=None, settings=SETTINGS).close()
 
 

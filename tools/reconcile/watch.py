@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
-from engine.protocol.addresses import split_address
+from engine.protocol.addresses import given_address
 from tools.reconcile.children import InChildren, uninterrupted
 from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS
@@ -153,7 +153,7 @@ def _server(listen: str, file: Path) -> HTTPServer:
             """Nothing."""
 
     try:
-        host, port = split_address(listen)
+        host, port = given_address(listen)
         server = HTTPServer((host, port), Metrics)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from None

@@ -14,6 +14,7 @@ from engine.client.admin import ask
 from engine.errors import Unavailable
 from engine.host.data_directory import held
 from engine.host.server import Server, ServerConfig
+from engine.state.store import CheckpointImage
 from engine.turn.settings import Settings
 from tests.support.raw_client import RawClient
 from tools.asking import listens
@@ -27,7 +28,14 @@ def test_clients_are_hung_up_on_before_the_last_checkpoint_is_written(tmp_path: 
         server = await Server.start(config, note=lambda _: None)
         await ask(server.address, "init", cluster=["c1"], nodes=["n1"])
         client = await RawClient.connect(server.address)
-        finish, told = server.driver.finish, list[str]()
+        finish, told, store = server.driver.finish, list[str](), server.driver.duties._store
+
+        def write(image: CheckpointImage) -> None:
+            assert image.hurried, "who stops it waits, and a node that ends gives way to nobody"
+            told.append("written")
+            store(image)
+
+        server.driver.duties._store = write
 
         async def finish_late() -> None:
             assert await client.hung_up()
@@ -38,7 +46,7 @@ def test_clients_are_hung_up_on_before_the_last_checkpoint_is_written(tmp_path: 
         server.leave()
         await server.run()
         await server.close()
-        assert told == ["hung up"]
+        assert told == ["hung up", "written"]
 
     asyncio.run(story())
 

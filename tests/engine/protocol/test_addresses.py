@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.protocol.addresses import split_address
+from engine.protocol.addresses import given_address, split_address
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,10 @@ def test_an_address_is_a_host_and_a_port(address: str, host: str, port: int) -> 
 def test_what_only_looks_like_one_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"is not an address: expected host:port"):
         split_address(address)
+
+
+@pytest.mark.parametrize("address", ["::1:7400", "::7400", "fe80::1%eth0:7400", "2001:db8::7400"])
+def test_where_the_port_begins_is_not_guessed(address: str) -> None:
+    with pytest.raises(ValueError, match=r"expected brackets around the host, such as \[::1\]:7400"):
+        given_address(address)
+    assert given_address("[::1]:7400") == ("::1", 7400)

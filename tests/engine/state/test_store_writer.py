@@ -149,6 +149,52 @@ def test_where_no_process_can_be_had_it_is_written_here(store: LmdbStore, progra
     assert len(store.scan(ACC, b"", 2_000)) == 1_000
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
+def test_a_store_that_was_moved_is_written_and_read_where_it_is_now(
+    store: LmdbStore, tmp_path: Path, *, replaced: bool
+) -> None:
+    """Whoever opens a path opens what lies there now: another store, or a new one; and the log would be trimmed for it."""
+    Writer(store).write(image(1, 1_000))
+    store.path.rename(tmp_path / "moved")
+    if replaced:
+        other = LmdbStore(store.path)
+        other.write(image(9, 10))
+        other.close()
+    with heard() as probes:
+        Writer(store).write(image(2, 3_000))
+    assert "store.writer_unavailable" in probes
+    assert contents(store) == contents(store)
+    assert store.load().lsn == 2
+    assert len(store.scan(ACC, b"", 10_000)) == 3_000
+    store.write(image(3, 20))
+    store.renew()
+    assert store.load().lsn == 3
+    store.close()
+    assert store.path.exists() is replaced
+    for path, lsn in ((store.path, 9), (tmp_path / "moved", 3))[not replaced :]:
+        other = LmdbStore(path)
+        assert other.load().lsn == lsn
+        other.close()
+
+
+def test_a_store_that_was_moved_while_a_process_wrote_to_it_knows_how_large_it_is(store: LmdbStore, tmp_path: Path) -> None:
+    writer = Writer(store)
+    writer.write(image(1, 20_000)._replace(hurried=True))  # the map grows, in that process
+    store.path.rename(tmp_path / "moved")
+    store.renew()
+    assert store.load().lsn == 1
+    writer.write(image(2, 3_000)._replace(hurried=True))
+    assert writer._kept is None
+    assert contents(store) == contents(store)
+    assert store.load().lsn == 2
+
+
+def test_a_process_that_finds_another_store_at_its_path_writes_nothing(store: LmdbStore, tmp_path: Path) -> None:
+    lock = sole_writer(tmp_path)
+    with pytest.raises(StoreFailed, match="expected the directory that was opened"):
+        LmdbStore(store.path, lock=lock)
+
+
 def test_what_the_disk_refuses_there_is_refused_here(store: LmdbStore) -> None:
     with pytest.raises(StoreFull, match="no room"):
         Writer(store, program=said(Answer("ready"), Answer("StoreFull", "no room"))).write(image(1, 10))
