@@ -126,11 +126,7 @@ class Whole(msgspec.Struct, frozen=True):
                 found.append(f"{len(overdue)} transactions in doubt on {name}: {_some(overdue)}")
             if status["behind"]:
                 found.append(f"{status['behind']} copies on {name} are behind")
-            if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
-                found.append(f"the disk of {name} is nearly full: {too_full(disk)}")
-            if status.get("moved"):
-                found.append(f"the data directory of {name} was moved: {MOVED}")
-            found += _backlogged(name, status)
+            found += _on_disk(name, status)
             if status["frozen"]:
                 found.append(f"{name} waits for an exchange")
             if status["held_up_by"]:
@@ -300,12 +296,15 @@ def _total(counted: Any) -> int:
     return sum(counted.values()) if isinstance(counted, dict) else int(counted)
 
 
-def _backlogged(name: str, status: dict[str, Any]) -> list[str]:
-    """That writes wait for a store."""
-    if name not in status.get("backlogged", ()):
-        return []
-    told = f"the store of {name} does not keep up with what is written, and writes wait for it"
-    return [f"{told}: {status['in_no_checkpoint_bytes']} bytes lie in memory and in no checkpoint"]
+def _on_disk(name: str, status: dict[str, Any]) -> Iterator[str]:
+    """What is the matter with a node's disk, and its directory; and that writes wait for its store."""
+    if (disk := status.get("disk")) and (disk["low"] or disk.get("full")):
+        yield f"the disk of {name} is nearly full: {too_full(disk)}"
+    if status.get("moved"):
+        yield f"the data directory of {name} was moved: {MOVED}"
+    if name in status.get("backlogged", ()):
+        told = f"the store of {name} does not keep up with what is written, and writes wait for it"
+        yield f"{told}: {status['in_no_checkpoint_bytes']} bytes lie in memory and in no checkpoint"
 
 
 def _wrong_rows(name: str, told: dict[str, Any]) -> list[str]:
