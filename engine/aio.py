@@ -208,7 +208,7 @@ class Database(OfThisProcess, Access, WithNamespaces):
 
         A commit whose answer was lost is asked about before anything is done again, so it is never done twice.
         """
-        check_run(function, attempts)
+        check_run(function, attempts, options)
         before: tuple[RawTransaction, errors.Error] | None = None
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False

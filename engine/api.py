@@ -333,7 +333,7 @@ class Database(OfThisProcess, BlockingNamespaces):
         It runs in the caller's thread. A commit whose answer was lost is asked about before anything is done again, so
         it is never done twice.
         """
-        check_run(function, attempts)
+        check_run(function, attempts, options)
         before: tuple[RawTransaction, errors.Error] | None = None
         for attempt in itertools.count(1):
             transaction, returned = self.transaction(**options), False

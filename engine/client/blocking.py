@@ -229,7 +229,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         check_update(function)
         while True:
             found: bytes | None = self._run(self._native._stands(key))
-            old = self._native._decoded(key_of(self.codec, key), found) if found is not None else None
+            old = self._native._decoded(key_of(self, key), found) if found is not None else None
             new = at_once(function, function(old))
             if self._run(self._native._change_from(key, found, new)):
                 return new
@@ -253,4 +253,5 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         other one claims at the same moment.
         """
         scan = partial(self._native.scan, prefix=prefix, start=start, end=end, limit=limit, reverse=reverse)
-        return iterate(self._run, scan(for_update=for_update, nowait=nowait, skip_locked=skip_locked))
+        rows = scan(for_update=for_update, nowait=nowait, skip_locked=skip_locked)
+        return iterate(self._run, rows, self._native.check_open)

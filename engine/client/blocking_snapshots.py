@@ -77,7 +77,7 @@ class SnapshotNamespace(OfThisProcess, ReadRows[K, V]):
         """(key, value) pairs with start <= key < end, ascending, or in `reverse`, all of the one moment; each page within
         `timeout`."""
         rows = self._native.scan(prefix=prefix, start=start, end=end, limit=limit, reverse=reverse, timeout=timeout)
-        return iterate(self._run, rows)
+        return iterate(self._run, rows, self._native.check_open)
 
 
 class Snapshot(Held):

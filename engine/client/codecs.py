@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from math import isfinite
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -60,6 +60,9 @@ class Codec(Generic[K, V]):
         self.decode_key = decode_key
         self.encode = encode
         self.decode = decode
+
+    def __repr__(self) -> str:
+        return f"<Codec {self.name}>"
 
 
 def _bytes(value: object) -> bytes:
@@ -246,71 +249,119 @@ def codec_of(codec: str | Codec[Any, Any] | type[Any] | None) -> Codec[Any, Any]
     return found
 
 
-def key_of(codec: Codec[K, Any], key: K) -> bytes:
+class Named(Protocol[K, V]):
+    """A namespace, as far as its keys and values become bytes: what is wrong with one of them is told with its name."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def codec(self) -> Codec[K, V]:
+        """What it is kept in."""
+        ...
+
+
+def key_of(place: Named[K, Any], key: K) -> bytes:
     """A key as bytes. Raises UsageError for what cannot be one."""
-    encoded = codec.encode_key(key)
+    encoded = _encoded_key(place, key)
     if not 0 < len(encoded) <= KEY_BYTES_MAX:
-        raise UsageError(f"a key has {len(encoded)} bytes: expected 1 to {KEY_BYTES_MAX}")
+        raise UsageError(f"{place.name}: a key has {len(encoded)} bytes: expected 1 to {KEY_BYTES_MAX}")
     return encoded
 
 
-def keys_of(codec: Codec[K, Any], keys: Iterable[K]) -> dict[bytes, K]:
+def _encoded_key(place: Named[K, Any], key: K) -> bytes:
+    """The same, however long it is: an end of a range may be longer."""
+    try:
+        encoded = place.codec.encode_key(key)
+    except UsageError as error:
+        raise UsageError(f"{place.name}, a key: {error}") from error
+    return encoded if type(encoded) is bytes else _as_bytes(place, "key", encoded)
+
+
+def keys_of(place: Named[K, Any], keys: Iterable[K]) -> dict[bytes, K]:
     """Several keys as bytes, each with what it was given as; every key once. Raises UsageError."""
     if isinstance(keys, str | bytes | bytearray):
-        raise UsageError(f"expected several keys, found one {type(keys).__name__}: put it into a list")
+        raise UsageError(f"{place.name}: expected several keys, found one {type(keys).__name__}: put it into a list")
     if not isinstance(keys, Iterable):
-        raise UsageError(f"expected several keys, found {type(keys).__name__}")
-    return {key_of(codec, key): key for key in keys}
+        raise UsageError(f"{place.name}: expected several keys, found {type(keys).__name__}")
+    return {key_of(place, key): key for key in keys}
 
 
-def value_of(codec: Codec[Any, V], value: V) -> bytes:
+def value_of(place: Named[Any, V], value: V) -> bytes:
     """A value as bytes. Raises UsageError for what cannot be one."""
-    encoded = codec.encode(value)
+    try:
+        encoded = place.codec.encode(value)
+    except UsageError as error:
+        raise UsageError(f"{place.name}, a value: {error}") from error
+    if type(encoded) is not bytes:
+        encoded = _as_bytes(place, "value", encoded)
     if len(encoded) > VALUE_BYTES_MAX:
-        raise UsageError(f"a value has {len(encoded)} bytes: expected at most {VALUE_BYTES_MAX}")
+        raise UsageError(f"{place.name}: a value has {len(encoded)} bytes: expected at most {VALUE_BYTES_MAX}")
     return encoded
 
 
-def pairs_of(codec: Codec[K, V], items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[bytes, bytes | None]:
+def _as_bytes(place: Named[Any, Any], what: str, encoded: object) -> bytes:
+    """What a codec of the application's own made, as it is now: a node in this process would keep the object itself."""
+    if isinstance(encoded, bytes | bytearray | memoryview):
+        return bytes(encoded)
+    raise UsageError(
+        f"{place.name}: codec {place.codec.name!r} made a {type(encoded).__name__} of a {what}: expected bytes"
+    )
+
+
+def pairs_of(place: Named[K, V], items: Mapping[K, V] | Iterable[tuple[K, V]]) -> dict[bytes, bytes | None]:
     """Keys and values as bytes; of a key that is given twice, the last value. Raises UsageError."""
-    pairs = items.items() if isinstance(items, Mapping) else _pairs(items)
-    return {key_of(codec, key): value_of(codec, value) for key, value in pairs}
+    pairs = items.items() if isinstance(items, Mapping) else _pairs(place.name, items)
+    return {key_of(place, key): value_of(place, value) for key, value in pairs}
 
 
-def _pairs(items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
+def _pairs(name: str, items: Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
     """The same, each of them seen to be a pair."""
     if not isinstance(items, Iterable):
-        raise UsageError(f"expected a dict, or (key, value) pairs, found {type(items).__name__}")
+        raise UsageError(f"{name}: expected a dict, or (key, value) pairs, found {type(items).__name__}")
     for pair in items:
         if isinstance(pair, str | bytes) or not isinstance(pair, Collection) or len(pair) != 2:
-            raise UsageError(f"expected a dict, or (key, value) pairs, found among them a {type(pair).__name__}")
+            raise UsageError(f"{name}: expected a dict, or (key, value) pairs, found among them a {type(pair).__name__}")
         yield pair
 
 
-def read_value(codec: Codec[Any, V], namespace: str, key: bytes, value: bytes) -> V:
-    """A value that is kept under a key. Raises UsageError, which names both, for what the codec cannot read."""
+def read_value(place: Named[Any, V], key: bytes, value: bytes) -> V:
+    """A value that is kept under a key. Raises UsageError, which names both, for what the codec cannot read; what else it
+    raises has them as a note."""
     try:
-        return codec.decode(value)
+        return place.codec.decode(value)
     except UsageError as error:
-        raise _unreadable(codec, namespace, key, error) from error
+        raise UsageError(f"{_where(place, key)}: {error}") from error
+    except Exception as error:
+        _note(place, key, error)
+        raise
 
 
-def read_rows(codec: Codec[K, V], namespace: str, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
+def read_rows(place: Named[K, V], rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
     """Keys and values, as they are kept one after the other; as `read_value`."""
-    key, decode_key, decode = b"", codec.decode_key, codec.decode
-    try:
-        for key, value in rows:
-            yield decode_key(key), decode(value)
-    except UsageError as error:
-        raise _unreadable(codec, namespace, key, error) from error
+    decode_key, decode = place.codec.decode_key, place.codec.decode
+    for key, value in rows:
+        try:
+            row = decode_key(key), decode(value)
+        except UsageError as error:
+            raise UsageError(f"{_where(place, key)}: {error}") from error
+        except Exception as error:
+            _note(place, key, error)
+            raise
+        yield row
 
 
-def _unreadable(codec: Codec[Any, Any], namespace: str, key: bytes, error: UsageError) -> UsageError:
-    """The error with where it was."""
+def _where(place: Named[Any, Any], key: bytes) -> str:
     try:
-        return UsageError(f"{namespace}:{codec.decode_key(key)!r}: {error}")
-    except UsageError:
-        return UsageError(f"{namespace}:{key!r}: {error}")
+        return f"{place.name}:{place.codec.decode_key(key)!r}"
+    except Exception:  # the codec is the application's own
+        return f"{place.name}:{key!r}"
+
+
+def _note(place: Named[Any, Any], key: bytes, error: Exception) -> None:
+    error.add_note(f"codec {place.codec.name!r} was reading {_where(place, key)}")
 
 
 def limit_of(limit: int | None) -> int | None:
@@ -320,14 +371,14 @@ def limit_of(limit: int | None) -> int | None:
     return limit
 
 
-def range_of(codec: Codec[K, Any], prefix: K | None, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
+def range_of(place: Named[K, Any], prefix: K | None, start: K | None, end: K | None) -> tuple[bytes, bytes | None]:
     """The key range of a scan, as bytes: start <= key < end."""
-    low = codec.encode_key(start) if start is not None else b""
-    high = codec.encode_key(end) if end is not None else None
+    low = _encoded_key(place, start) if start is not None else b""
+    high = _encoded_key(place, end) if end is not None else None
     if prefix is not None:
-        head = codec.encode_key(prefix)
+        head = _encoded_key(place, prefix)
         low = max(low, head)
-        after = head + b"\xff" if codec.in_parts else _after(head)
+        after = head + b"\xff" if place.codec.in_parts else _after(head)
         if after is not None and (high is None or after < high):
             high = after
     return _cut(low), _cut(high) if high is not None else None

@@ -73,34 +73,34 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         return await self._get(key, default, update=True, nowait=nowait)
 
     async def _get(self, key: K, default: object, *, update: bool, nowait: bool) -> object:
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         await self._namespace.seen()
         found = await self._raw.get_many(self.name, [encoded], update=update, nowait=nowait)
         return self._decoded(encoded, found[encoded]) if encoded in found else default
 
     def _decoded(self, encoded: bytes, value: bytes) -> V:
-        return read_value(self.codec, self.name, encoded, value)
+        return read_value(self, encoded, value)
 
     async def get_many(self, keys: Iterable[K], *, nowait: bool = False, skip_locked: bool = False) -> dict[K, V]:
         """The values of the keys that exist. `skip_locked`: but for those that another transaction has locked, so that
         many can claim from one list without waiting; `nowait`: if one is locked, LockTimeout at once."""
-        wanted = keys_of(self.codec, keys)
+        wanted = keys_of(self, keys)
         await self._namespace.seen()
         found = await self._raw.get_many(self.name, wanted, nowait=nowait, skip_locked=skip_locked)
         return {wanted[key]: self._decoded(key, value) for key, value in found.items()}
 
     async def put(self, key: K, value: V, *, ttl: float | None = None) -> None:
         """Set a key when the transaction commits. `ttl`: it expires so many seconds after that."""
-        await self._put_many({key_of(self.codec, key): value_of(self.codec, value)}, time_to_live(ttl))
+        await self._put_many({key_of(self, key): value_of(self, value)}, time_to_live(ttl))
 
     async def put_many(self, items: Mapping[K, V] | Iterable[tuple[K, V]], *, ttl: float | None = None) -> None:
         """Set keys when the transaction commits; `ttl` as with `put`."""
-        await self._put_many(pairs_of(self.codec, items), time_to_live(ttl))
+        await self._put_many(pairs_of(self, items), time_to_live(ttl))
 
     async def expires_at(self, key: K) -> float | None:
         """When a key expires, in seconds since 1970; None: it stays, or there is none. It is not known yet of what this
         transaction has written itself: that is refused."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         await self._namespace.seen()
         if encoded in self._raw.own(self.name, encoded, encoded + b"\0"):
             raise UsageError(
@@ -116,7 +116,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         def keep(seen: Seen) -> tuple[bool, bytes | None, bool]:
             return seen[2] is not None, seen[2], seen[2] is not None
 
-        return await self._change(key_of(self.codec, key), keep, ttl_ms=FOR_GOOD_MS)
+        return await self._change(key_of(self, key), keep, ttl_ms=FOR_GOOD_MS)
 
     @overload
     async def delete(self, key: K) -> None: ...
@@ -129,11 +129,11 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def delete(self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None) -> bool | None:
         """Delete a key when the transaction commits, blindly; or if it has this value or version, and whether it had."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         if if_value is MISSING and if_version is None:
             await self._put_many({encoded: None})
             return None
-        return await self._set_if(encoded, condition(self.codec, if_value, if_version), None)
+        return await self._set_if(encoded, condition(self, if_value, if_version), None)
 
     async def get_entry(self, key: K) -> Entry[V] | None:
         """The value of a key with its version, as `get_for_update` reads it; None if there is none.
@@ -141,7 +141,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         What this transaction has written itself has no version: that is refused.
         """
 
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
 
         def look(seen: Seen) -> tuple[bool, None, Entry[V] | None]:
             epoch, counter, value = seen
@@ -155,21 +155,21 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def put_if_absent(self, key: K, value: V, *, ttl: float | None = None) -> bool:
         """Set a key that has no value; whether it was set. `ttl` as with `put`."""
-        return await self._set_if(key_of(self.codec, key), ABSENT, value_of(self.codec, value), time_to_live(ttl))
+        return await self._set_if(key_of(self, key), ABSENT, value_of(self, value), time_to_live(ttl))
 
     async def put_if_version(self, key: K, value: V, version: Version | None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
-        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
-        return await self._set_if(encoded, condition(self.codec, MISSING, version) if version is not None else ABSENT, new)
+        encoded, new = key_of(self, key), value_of(self, value)
+        return await self._set_if(encoded, condition(self, MISSING, version) if version is not None else ABSENT, new)
 
     async def replace(self, key: K, old: V, new: V) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
-        return await self._set_if(key_of(self.codec, key), condition(self.codec, old, None), value_of(self.codec, new))
+        return await self._set_if(key_of(self, key), condition(self, old, None), value_of(self, new))
 
     async def compare_and_set(self, key: K, expected: V | None, new: V | None) -> bool:
         """Set a key to `new` if its value is `expected`; whether it was. None stands for no value, both times."""
-        when = condition(self.codec, expected, None) if expected is not None else ABSENT
-        return await self._set_if(key_of(self.codec, key), when, optional(self.codec, new))
+        when = condition(self, expected, None) if expected is not None else ABSENT
+        return await self._set_if(key_of(self, key), when, optional(self, new))
 
     async def _set_if(self, encoded: bytes, when: Condition, new: bytes | None, ttl_ms: int = 0) -> bool:
         def decide(seen: Seen) -> tuple[bool, bytes | None, bool]:
@@ -181,11 +181,11 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def increment(self, key: K, by: int = 1, initial: int = 0) -> int:
         """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
-        return int(await self._make(key_of(self.codec, key), number(self.codec, by, initial)))
+        return int(await self._make(key_of(self, key), number(self, by, initial)))
 
     async def append(self, key: K, value: V) -> int:
         """Append to a value of bytes or text; how many bytes it has then."""
-        return int(await self._make(key_of(self.codec, key), appended(self.codec, value)))
+        return int(await self._make(key_of(self, key), appended(self, value)))
 
     async def _make(self, encoded: bytes, change: Change) -> bytes:
         def compute(seen: Seen) -> tuple[bool, bytes | None, bytes]:
@@ -206,7 +206,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_put(self, key: K, value: V, default: object = None) -> object:
         """Set a key; the value that it had, or `default`."""
-        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        encoded, new = key_of(self, key), value_of(self, value)
         return await self._change(encoded, lambda seen: (True, new, self._read(encoded, seen, default)))
 
     @overload
@@ -217,7 +217,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_delete(self, key: K, default: object = None) -> object:
         """Delete a key; the value that it had, or `default`."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         return await self._change(encoded, lambda seen: (seen[2] is not None, None, self._read(encoded, seen, default)))
 
     def _read(self, encoded: bytes, seen: Seen, default: object) -> object:
@@ -239,23 +239,23 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def update(self, key: K, function: Callable[[V | None], V | None]) -> V | None:
         """Set a key to what `function` makes of its value (None: there is none, or is to be none), and return that."""
         check_update(function)
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
 
         def call(seen: Seen) -> tuple[bool, bytes | None, V | None]:
             found = seen[2]
             new = at_once(function, function(self._decoded(encoded, found) if found is not None else None))
-            return not (found is None and new is None), optional(self.codec, new), new
+            return not (found is None and new is None), optional(self, new), new
 
         return await self._change(encoded, call)
 
     async def _stands(self, key: K) -> bytes | None:
         """The value of a key as it is kept, read as one that will be written: what `_change_from` begins with."""
-        return await self._change(key_of(self.codec, key), lambda seen: (False, None, seen[2]))
+        return await self._change(key_of(self, key), lambda seen: (False, None, seen[2]))
 
     async def _change_from(self, key: K, found: bytes | None, new: V | None) -> bool:
         """Set a key, or delete it, if it is kept as that; False if it is not any more."""
         return await self._set_if(
-            key_of(self.codec, key), ("equals", found, (0, 0)) if found is not None else ABSENT, optional(self.codec, new)
+            key_of(self, key), ("equals", found, (0, 0)) if found is not None else ABSENT, optional(self, new)
         )
 
     async def _change(
@@ -291,7 +291,7 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         `skip_locked`: rows that nobody else has locked, and now nobody else gets; the first ones, if they are free and no
         other one claims at the same moment.
         """
-        low, high = range_of(self.codec, prefix, start, end)
+        low, high = range_of(self, prefix, start, end)
         most = limit_of(limit)
         gone = sum(value is None for value in self._raw.own(self.name, low, high).values()) if most is not None else 0
         check_flags(reverse=reverse, for_update=for_update)
@@ -303,5 +303,11 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
         else:
             pages = pages_of(self._raw, self._namespace, low, high, most and most + gone, reverse=reverse)
             rows = await scanned(self._raw, pages, (low, high), most, reverse=reverse, update=for_update, nowait=nowait)
-        for row in read_rows(self.codec, self.name, rows):
+        for row in read_rows(self, rows):
+            self.check_open()
             yield row
+
+    def check_open(self) -> None:
+        """Raise UsageError if the transaction is over: nobody knows what has become of rows that it read."""
+        if self._raw.over:
+            self._raw.check_open()

@@ -325,8 +325,10 @@ def opened(loop: Loop, begin: Callable[[], Coroutine[Any, Any, Opened]]) -> Open
         raise
 
 
-def iterate(run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[T]) -> Iterator[T]:
-    """The rows of an asynchronous iterator, a chunk at a time."""
+def iterate(
+    run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[T], check: Callable[[], None] | None = None
+) -> Iterator[T]:
+    """The rows of an asynchronous iterator, a chunk at a time. `check` is called before each, and may refuse it."""
 
     async def chunk() -> list[T]:
         taken: list[T] = []
@@ -337,7 +339,12 @@ def iterate(run: Callable[[Coroutine[Any, Any, Any]], Any], rows: AsyncIterator[
         return taken
 
     while page := run(chunk()):
-        yield from page
+        if check is None:
+            yield from page
+            continue
+        for row in page:
+            check()
+            yield row
 
 
 def walked(given: T, *, pairs: bool = False) -> T | list[Any]:

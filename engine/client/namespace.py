@@ -21,6 +21,7 @@ from engine.client.together import Together
 from wal.ids import CODECS, NO_ERA, Era
 from wal.ids import Namespace as NamespaceName
 
+V = TypeVar("V")
 Writer = TypeVar("Writer", PutCall, SwapCall)
 
 PAGE_ROWS, PAGE_ROWS_MAX = 1_000, 16_000
@@ -135,21 +136,21 @@ class Namespace:
         return made.found
 
     async def exchange_if_read(
-        self, key: bytes, new: bytes | None, timeout: float | None, read: Callable[[bytes], object]
-    ) -> bytes | None:
-        """The same, for whoever may be unable to `read` what is there: what this raises is raised, and nothing is done."""
+        self, key: bytes, new: bytes | None, timeout: float | None, read: Callable[[bytes], V]
+    ) -> tuple[V] | None:
+        """The same, for whoever may be unable to `read` what is there: what this raises is raised, and nothing is done.
+        What it was read as is told."""
         left = time_left(timeout, self.session.seconds)
         while True:
             if self.known != "agreed":
                 await self.agree(left())
             found = (await self.session.call(GetCall(self.name, [key]), timeout=left())).values[0][2]
-            if found is not None:
-                read(found)
-            elif new is None:
+            held = (read(found),) if found is not None else None
+            if held is None and new is None:
                 return None
             when = "absent" if found is None else "equals"
             if (await self.swap(key, when, left(), old=found, new=new)).applied:
-                return found
+                return held
 
     async def write(self, call: Writer, timeout: float | None) -> Writer:
         """Do a write. If its answer is lost, the error names whom to ask, as far as that is one partition."""

@@ -123,15 +123,15 @@ class _Asked:
         for operation in operations:
             if not isinstance(operation, Put | Delete | Check):
                 raise errors.UsageError(f"expected a Put, a Delete or a Check, found {type(operation).__name__}")
-            raw, codec = self._namespace(operation.namespace)
-            key = key_of(codec, operation.key)
-            self._test(raw.name, key, codec, operation)
+            raw, place = self._namespace(operation.namespace)
+            key = key_of(place, operation.key)
+            self._test(place, key, operation)
             if isinstance(operation, Check):
                 continue
             written = self._writes.setdefault(raw.name, {})
             if key in written:
                 raise errors.UsageError(f"{raw.name}:{key!r} is written twice: expected one Put or Delete of each key")
-            value = value_of(codec, operation.value) if isinstance(operation, Put) else None
+            value = value_of(place, operation.value) if isinstance(operation, Put) else None
             size = grown(size, {}, {key: value}, "that is said at once")
             written[key] = value
             if isinstance(operation, Put):
@@ -145,7 +145,7 @@ class _Asked:
                 raise errors.UsageError(f"a transaction has {count} {what}: expected at most {KEYS_MAX}")
         self._size = size
 
-    def _namespace(self, given: object) -> tuple[RawNamespace, Codec[Any, Any]]:
+    def _namespace(self, given: object) -> tuple[RawNamespace, CodedNamespace[Any, Any]]:
         native = getattr(given, "_native", given)
         if not isinstance(native, CodedNamespace):
             raise errors.UsageError(f"expected a namespace of this database, found {type(given).__name__}")
@@ -155,18 +155,18 @@ class _Asked:
         known = self._namespaces.setdefault(raw.name, raw)
         if known.form != raw.form:
             raise errors.UsageError(f"namespace {raw.name!r} is named in the codecs {known.form!r} and {raw.form!r}")
-        return raw, native.codec
+        return raw, native
 
-    def _test(self, name: NamespaceName, key: bytes, codec: Codec[Any, Any], operation: Operation) -> None:
+    def _test(self, place: CodedNamespace[Any, Any], key: bytes, operation: Operation) -> None:
         absent = False if isinstance(operation, Delete) else operation.if_absent
         value, version = operation.if_value, operation.if_version
         if not isinstance(absent, bool):
             raise errors.UsageError(f"if_absent is {absent!r}: expected True or False")
         if absent and not (value is MISSING and version is None):
             raise errors.UsageError("a key cannot be absent and have a value or a version: expected one of them")
-        when, old, at = ABSENT if absent else condition(codec, value, version)
+        when, old, at = ABSENT if absent else condition(place, value, version)
         if when != "present" or isinstance(operation, Check):
-            self._conditions.append((name, key, when, old, *at))
+            self._conditions.append((place.name, key, when, old, *at))
 
     async def prepare(self, left: Any) -> None:
         """See that each namespace is kept in its codec, and that nobody's own locks are waited for."""

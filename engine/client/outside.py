@@ -59,7 +59,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
     ) -> object:
         """The value of a key, or `default`. `stale`: as any copy has it, the nearest if it can be; with
         `max_age`, one that misses nothing that was acknowledged so many seconds ago."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         call = get_call(self.name, [encoded], stale, max_age)
         if not self._raw.known:
             await self._raw.look(timeout)
@@ -67,13 +67,13 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         return default if value is None else self._read(encoded, value)
 
     def _read(self, encoded: bytes, value: bytes) -> V:
-        return read_value(self.codec, self.name, encoded, value)
+        return read_value(self, encoded, value)
 
     async def get_many(
         self, keys: Iterable[K], *, stale: bool = False, max_age: float | None = None, timeout: float | None = None
     ) -> dict[K, V]:
         """The values of the keys that exist; `stale` and `max_age` as with `get`."""
-        wanted = keys_of(self.codec, keys)
+        wanted = keys_of(self, keys)
         if not wanted:
             return {}
         if not self._raw.known:
@@ -84,7 +84,7 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_aged(self, key: K, *, max_age: float | None = None, timeout: float | None = None) -> Aged[V]:
         """The value of a key as any in-sync copy has it, and how old it is at most."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         call = get_call(self.name, [encoded], True, max_age)
         call.any_age = False  # of an asynchronous copy nobody knows it
         if not self._raw.known:
@@ -96,8 +96,8 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
     async def put(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> None:
         """Set a key; durable on every in-sync copy when it returns. `ttl`: it expires after so many seconds. A value that
         is put without stays, whatever was there."""
-        keys: list[bytes] = [key_of(self.codec, key)]
-        values: list[bytes | None] = [value_of(self.codec, value)]
+        keys: list[bytes] = [key_of(self, key)]
+        values: list[bytes | None] = [value_of(self, value)]
         call = PutCall(self._raw.session.new_tx(), self.name, keys, values, 0 if ttl is None else time_to_live(ttl))
         await self._raw.write(call, timeout)
 
@@ -108,46 +108,46 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
         A batch with more than 100,000 keys or 32 MiB in one partition is refused as a whole.
         """
-        await self._raw.write_many(pairs_of(self.codec, items), timeout, time_to_live(ttl))
+        await self._raw.write_many(pairs_of(self, items), timeout, time_to_live(ttl))
 
     async def expires_at(self, key: K, *, timeout: float | None = None) -> float | None:
         """When a key expires, in seconds since 1970 (as `time.time` counts, by the clock of its primary); None: it stays,
         or there is none."""
         if not self._raw.known:
             await self._raw.look(timeout)
-        call = await self._raw.session.call(expiry_call(self.name, key_of(self.codec, key)), timeout=timeout)
+        call = await self._raw.session.call(expiry_call(self.name, key_of(self, key)), timeout=timeout)
         return expiry_in(call)
 
     async def persist(self, key: K, *, timeout: float | None = None) -> bool:
         """A key that has a value keeps it for good: it does not expire any more; whether there is one."""
-        return (await self._raw.swap(key_of(self.codec, key), "present", timeout, how="keep")).applied
+        return (await self._raw.swap(key_of(self, key), "present", timeout, how="keep")).applied
 
     async def delete_many(self, keys: Iterable[K], *, timeout: float | None = None) -> None:
         """Delete keys, whether or not they exist."""
-        await self._raw.write_many(dict.fromkeys(keys_of(self.codec, keys)), timeout)
+        await self._raw.write_many(dict.fromkeys(keys_of(self, keys)), timeout)
 
     async def delete(
         self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None, timeout: float | None = None
     ) -> bool:
         """Delete a key; whether it existed. `if_value`, `if_version`: only if it has this value, or is the entry of this
         version; whether it was deleted."""
-        encoded = key_of(self.codec, key)
-        when, old, at = condition(self.codec, if_value, if_version)
+        encoded = key_of(self, key)
+        when, old, at = condition(self, if_value, if_version)
         return (await self._raw.swap(encoded, when, timeout, old=old, at=at)).applied
 
     async def put_if_absent(self, key: K, value: V, *, ttl: float | None = None, timeout: float | None = None) -> bool:
         """Set a key that has no value; whether it was set. `ttl` as with `put`."""
-        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        encoded, new = key_of(self, key), value_of(self, value)
         return (await self._raw.swap(encoded, "absent", timeout, new=new, ttl_ms=time_to_live(ttl))).applied
 
     async def replace(self, key: K, old: V, new: V, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `old`; whether it was. Values are equal if their bytes are."""
-        was, will = value_of(self.codec, old), value_of(self.codec, new)
-        return (await self._raw.swap(key_of(self.codec, key), "equals", timeout, old=was, new=will)).applied
+        was, will = value_of(self, old), value_of(self, new)
+        return (await self._raw.swap(key_of(self, key), "equals", timeout, old=was, new=will)).applied
 
     async def get_entry(self, key: K, *, timeout: float | None = None) -> Entry[V] | None:
         """The value of a key with its version, for `put_if_version` and `delete`; None if there is none."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         if not self._raw.known:
             await self._raw.look(timeout)
         call = await self._raw.session.call(get_call(self.name, [encoded], False, None), timeout=timeout)
@@ -156,25 +156,25 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def put_if_version(self, key: K, value: V, version: Version | None, *, timeout: float | None = None) -> bool:
         """Set a key that is the entry of this version still (None: that has no value); whether it was set."""
-        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
-        when, _, at = condition(self.codec, MISSING, version) if version is not None else ABSENT
+        encoded, new = key_of(self, key), value_of(self, value)
+        when, _, at = condition(self, MISSING, version) if version is not None else ABSENT
         return (await self._raw.swap(encoded, when, timeout, new=new, at=at)).applied
 
     async def compare_and_set(self, key: K, expected: V | None, new: V | None, *, timeout: float | None = None) -> bool:
         """Set a key to `new` if its value is `expected`; whether it was. None stands for no value: a key that has none is
         expected, or the key is deleted. Values are equal if their bytes are."""
-        encoded, will = key_of(self.codec, key), optional(self.codec, new)
-        when, old, at = condition(self.codec, expected, None) if expected is not None else ABSENT
+        encoded, will = key_of(self, key), optional(self, new)
+        when, old, at = condition(self, expected, None) if expected is not None else ABSENT
         return (await self._raw.swap(encoded, when, timeout, old=old, new=will, at=at)).applied
 
     async def increment(self, key: K, by: int = 1, initial: int = 0, *, timeout: float | None = None) -> int:
         """Add to a whole number of 64 bits, which is `initial` where there is no value; the sum."""
-        encoded, change = key_of(self.codec, key), number(self.codec, by, initial)
+        encoded, change = key_of(self, key), number(self, by, initial)
         return int(await self._change(encoded, change, timeout))
 
     async def append(self, key: K, value: V, *, timeout: float | None = None) -> int:
         """Append to a value of bytes or text; how many bytes it has then."""
-        encoded, change = key_of(self.codec, key), appended(self.codec, value)
+        encoded, change = key_of(self, key), appended(self, value)
         return int(await self._change(encoded, change, timeout))
 
     async def _change(self, encoded: bytes, change: Change, timeout: float | None) -> bytes:
@@ -191,9 +191,9 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_put(self, key: K, value: V, default: object = None, *, timeout: float | None = None) -> object:
         """Set a key; the value that it had, or `default`."""
-        encoded, new = key_of(self.codec, key), value_of(self.codec, value)
+        encoded, new = key_of(self, key), value_of(self, value)
         found = await self._exchange(encoded, "always", new, timeout)
-        return default if found is None else self._read(encoded, found)
+        return default if found is None else found[0]
 
     @overload
     async def get_and_delete(self, key: K, default: None = None, *, timeout: float | None = None) -> V | None: ...
@@ -203,15 +203,16 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def get_and_delete(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
         """Delete a key; the value that it had, or `default`."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         found = await self._exchange(encoded, "present", None, timeout)
-        return default if found is None else self._read(encoded, found)
+        return default if found is None else found[0]
 
-    async def _exchange(self, encoded: bytes, when: str, new: bytes | None, timeout: float | None) -> bytes | None:
-        """What a codec may be unable to read is read before it is taken away."""
-        if self.codec.reads_all:
-            return await self._raw.exchange(encoded, when, new, timeout)
-        return await self._raw.exchange_if_read(encoded, new, timeout, partial(self._read, encoded))
+    async def _exchange(self, encoded: bytes, when: str, new: bytes | None, timeout: float | None) -> tuple[V] | None:
+        """What was there. What a codec may be unable to read is read before it is taken away."""
+        if not self.codec.reads_all:
+            return await self._raw.exchange_if_read(encoded, new, timeout, partial(self._read, encoded))
+        found = await self._raw.exchange(encoded, when, new, timeout)
+        return None if found is None else (self._read(encoded, found),)
 
     @overload
     async def pop(self, key: K, *, timeout: float | None = None) -> V: ...
@@ -241,10 +242,10 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
 
     async def _change_from(self, key: K, entry: Entry[V] | None, new: V | None, *, timeout: float | None = None) -> bool:
         """Set a key that stands as `entry` says, or delete it; False if it does not stand so any more."""
-        encoded, will = key_of(self.codec, key), optional(self.codec, new)
+        encoded, will = key_of(self, key), optional(self, new)
         if entry is None and will is None:
             return True
-        when, _, at = condition(self.codec, MISSING, entry.version) if entry is not None else ABSENT
+        when, _, at = condition(self, MISSING, entry.version) if entry is not None else ABSENT
         return (await self._raw.swap(encoded, when, timeout, new=will, at=at)).applied
 
     async def count(self, *, stale: bool = False, max_age: float | None = None, timeout: float | None = None) -> int:
@@ -269,12 +270,12 @@ class CodedNamespace(OfThisProcess, Generic[K, V]):
         pages are read one after another, each within `timeout`; `stale` and `max_age` as with `get`, the age counted from
         when a page is asked for."""
         check_flags(reverse=reverse)
-        low, high = range_of(self.codec, prefix, start, end)
+        low, high = range_of(self, prefix, start, end)
         left = limit_of(limit)
         anywhere, age_ms = age_of(stale, max_age)
         async for page in self._raw.pages(low, high, limit, timeout, stale=anywhere, age_ms=age_ms, reverse=reverse):
             rows = page.rows[:left]
-            for row in read_rows(self.codec, self.name, rows):
+            for row in read_rows(self, rows):
                 yield row
             if left is not None and (left := left - len(rows)) <= 0:
                 return  # it is not asked whether there is more

@@ -70,10 +70,14 @@ def check_update(function: object) -> None:
         raise errors.UsageError(f"expected a function of a value, found {type(function).__name__}")
 
 
-def check_run(function: object, attempts: int) -> None:
-    """Raise UsageError for what cannot be run."""
+def check_run(function: object, attempts: int, options: Iterable[str] = ()) -> None:
+    """Raise UsageError for what cannot be run, and TypeError for `options` of a transaction that there are not."""
     check_function(function)
     check_attempts(attempts)
+    for name in options:
+        if name not in TransactionOptions.__optional_keys__:
+            known = ", ".join(("attempts", *sorted(TransactionOptions.__optional_keys__)))
+            raise TypeError(f"run() got an unexpected keyword argument {name!r}: expected {known}")
 
 
 def check_attempts(attempts: int) -> None:

@@ -45,18 +45,18 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
 
     async def get(self, key: K, default: object = None, *, timeout: float | None = None) -> object:
         """The value that a key had, or `default`."""
-        encoded = key_of(self.codec, key)
+        encoded = key_of(self, key)
         found = await self._read([encoded], timeout)
-        return default if found[0] is None else read_value(self.codec, self.name, encoded, found[0])
+        return default if found[0] is None else read_value(self, encoded, found[0])
 
     async def get_many(self, keys: Iterable[K], *, timeout: float | None = None) -> dict[K, V]:
         """The values of the keys that there were."""
-        wanted = keys_of(self.codec, keys)
+        wanted = keys_of(self, keys)
         if not wanted:
             return {}
         values = zip(wanted.items(), await self._read(list(wanted), timeout), strict=True)
         found = [(encoded, key, value) for (encoded, key), value in values if value is not None]
-        return {key: read_value(self.codec, self.name, encoded, value) for encoded, key, value in found}
+        return {key: read_value(self, encoded, value) for encoded, key, value in found}
 
     async def _read(self, keys: list[bytes], timeout: float | None) -> list[bytes | None]:
         cut = self._snapshot.cut
@@ -82,15 +82,19 @@ class SnapshotNamespace(OfThisProcess, Generic[K, V]):
         """(key, value) pairs with start <= key < end, ascending, or in `reverse`, all of the one moment; each page within
         `timeout`."""
         check_flags(reverse=reverse)
-        low, high = range_of(self.codec, prefix, start, end)
+        low, high = range_of(self, prefix, start, end)
         left = limit_of(limit)
         async for page in self._namespace.pages(low, high, limit, timeout, cut=self._snapshot.cut, reverse=reverse):
             rows = page.rows[:left]
-            for row in read_rows(self.codec, self.name, rows):
+            for row in read_rows(self, rows):
+                self.check_open()
                 yield row
-            self._snapshot.check_open()
             if left is not None and (left := left - len(rows)) <= 0:
                 return  # it is not asked whether there is more
+
+    def check_open(self) -> None:
+        """Raise UsageError if the snapshot is over."""
+        self._snapshot.check_open()
 
 
 class Snapshot(OfThisProcess):

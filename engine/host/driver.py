@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from engine.host.data_directory import DataDirectory
@@ -90,8 +91,18 @@ class Driver:
             return
         try:
             self._pay()
-        except Exception as error:
+        except BaseException as error:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """What goes wrong ends the node, and so does what interrupts it, as Ctrl-C does the thread of a loop in which an
+        application has a node: half of a turn was taken, and its log has nothing of that."""
+        if isinstance(error, Exception):
             self.stop(error)
+            return
+        what = f"{type(error).__name__} came in the middle of a turn"
+        self.stop(RuntimeError(f"{what}; close it and open it again, what was acknowledged is there"))
+        raise error
 
     def _pay(self) -> None:
         duties = self.duties
@@ -187,11 +198,14 @@ class Driver:
                     back(None, error)
                 else:
                     raise error
-            except Exception as error:
-                self.stop(error)
+            except BaseException as error:
+                self._end(error)
 
-        future = self._workers.submit(run)
-        future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(returned, done))
+        def over(done: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody takes a turn any more
+                self.loop.call_soon_threadsafe(returned, done)
+
+        self._workers.submit(run).add_done_callback(over)
 
     def stop(self, reason: str | Exception) -> None:
         """No further turn is taken."""

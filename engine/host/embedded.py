@@ -1,12 +1,18 @@
-"""A node in the application's own process: no port, no peers; the client's calls are its events."""
+"""A node in the application's own process: no port, no peers; the client's calls are its events.
+
+An event loop may end without the application closing what it opened there, as at the end of `asyncio.run`. Nobody can call
+that node any more, or close it; its directory is given back when this process opens the next one (`_given_back`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol
 
 from engine import errors
@@ -53,10 +59,23 @@ class Embedded:
         self.driver = driver
         self._directory = directory
         self._asker: Asker | None = None
+        self._process = os.getpid()
+        self.place = os.path.realpath(directory.path)
+
+    @property
+    def left(self) -> bool:
+        """Whether its loop is closed, and it was not; what a fork has of its parent's is the parent's."""
+        return self.driver.loop.is_closed() and self._process == os.getpid()
+
+    @property
+    def rests(self) -> bool:
+        """Whether its loop does not run, and may again."""
+        return not self.driver.loop.is_running() and self._process == os.getpid()
 
     def begin(self, asker: Asker) -> None:
         """Start the node; from now on this is who asks it."""
         self._asker = asker
+        _begun[self] = None
         self.driver.stopped.add_done_callback(self._died)
         self.driver.start()
         self.driver.inbox(ClientSeen(1, "", ADDRESS))
@@ -74,11 +93,24 @@ class Embedded:
         try:
             await self.driver.finish()
         finally:
+            _begun.pop(self, None)
             self.driver.close()
             if self.driver.failed:
                 self._directory.abandon()
             else:
                 self._directory.close()
+
+    def give_back(self) -> None:
+        """Its loop is closed: no turn is taken any more, and there is no last checkpoint. In any thread."""
+        self.driver.close()
+        try:
+            if not self.driver.failed:
+                self.driver.duties.write_all()
+                self._directory.log.close()
+        except Exception as error:  # the disk's, or an assertion
+            _log.error("the embedded node in %s, whose event loop ended without close: %s", self.place, error)
+        finally:
+            self._directory.abandon()
 
     # As the client's links.
 
@@ -107,6 +139,23 @@ class Embedded:
             self._asker.on_replies(ADDRESS, [reply for _, reply in replies])
 
 
+_begun: dict[Embedded, None] = {}
+"""The nodes of this process that were not stopped: a directory is held by the process, whichever loop opened it."""
+
+
+def _given_back(path: Path) -> None:
+    """What loops have left is given back before `path` is opened. Raises UsageError where only their owner can."""
+    for node in list(_begun):
+        if node.left:
+            if _begun.pop(node, node) is None:  # of two who open at once one does it
+                node.give_back()
+        elif node.rests and node.place == os.path.realpath(path):
+            raise errors.UsageError(
+                f"{path} is open in this process, in a database whose event loop does not run: close it in that loop, or "
+                "close the loop"
+            )
+
+
 def _give_back(opening: Future[DataDirectory]) -> None:
     """What was opened for somebody who has given up, and whose loop may be over."""
     if not opening.cancelled() and opening.exception() is None:
@@ -118,7 +167,12 @@ async def open_node(path: object, options: Mapping[str, Any], *, disk: MakeDisk 
     settings = settings_of(options, ALONE)
     place = directory_of(path)
     thread = ThreadPoolExecutor(1, thread_name_prefix="foreshore-open")
-    opening = thread.submit(open_data_directory, place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+
+    def opened() -> DataDirectory:
+        _given_back(place)
+        return open_data_directory(place, cluster=settings.cluster, node=None, settings=settings, disk=disk)
+
+    opening = thread.submit(opened)
     thread.shutdown(wait=False)
     try:
         directory = await asyncio.wrap_future(opening)

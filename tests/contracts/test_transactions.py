@@ -568,6 +568,8 @@ def test_run_does_not_try_again_what_cannot_succeed(db: engine.Database, ns: eng
 def test_run_refuses_what_it_cannot_do(db: engine.Database) -> None:
     with pytest.raises(engine.UsageError, match="attempts is 0: expected a whole number, at least 1"):
         db.run(lambda tx: None, attempts=0)
+    with pytest.raises(TypeError, match=r"run\(\) got an unexpected keyword argument 'tries': expected attempts, conc"):
+        db.run(lambda tx: None, tries=3)  # type: ignore[call-arg]  # the mistake
     with pytest.raises(engine.UsageError, match="expected PESSIMISTIC or OPTIMISTIC"):
         db.run(lambda tx: None, isolation="SNAPSHOT")  # type: ignore[arg-type]  # a mode that there is not
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import engine
 from engine import aio, errors
 from engine.aio import open_embedded
+from engine.host.embedded import Embedded
 from tests.support.failing_disk import failing
 from tests.support.patience import PATIENCE_SECONDS, joined
 
@@ -114,3 +116,109 @@ def test_closing_ends_the_blocking_calls_of_other_threads(tmp_path: Path) -> Non
     with pytest.raises(errors.UsageError, match="the database was closed"):
         accounts.get("ann")
     database.close()
+
+
+@pytest.mark.parametrize("at", ["turn", "early", "rest"])
+def test_a_turn_that_is_interrupted_is_the_last_one(tmp_path: Path, at: str) -> None:
+    """Ctrl-C, in whatever the thread of the loop was just doing. What the node had decided and not logged is not there."""
+    loop = asyncio.new_event_loop()
+    database = loop.run_until_complete(open_embedded(tmp_path / "data", OPTIONS | {"partitions": 1}))
+    accounts = database.namespace("accounts", codec="str")
+    loop.run_until_complete(accounts.put("ann", "before"))
+    links = database.session.links
+    assert isinstance(links, Embedded)
+    part = links.driver.node if at == "turn" else links.driver.duties
+    whole = getattr(part, at)
+
+    def interrupted(*given: object) -> object:
+        if at != "turn" or whole(*given).log:
+            setattr(part, at, whole)
+            raise KeyboardInterrupt
+        return whole(*given)
+
+    setattr(part, at, interrupted)
+    put = loop.create_task(accounts.put("bob", "meanwhile"))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(put)
+
+    async def go_on() -> None:
+        with pytest.raises(errors.CommitUnknown):
+            await put
+        with pytest.raises(errors.Error, match="stopped: KeyboardInterrupt came in the middle of a turn"):
+            await accounts.put("cat", "never")
+        await database.close()
+
+    async def open_again() -> None:
+        async with await open_embedded(tmp_path / "data", OPTIONS) as again:
+            accounts = again.namespace("accounts", codec="str")
+            assert await accounts.get("ann") == "before"
+            assert await accounts.get("bob") in {None, "meanwhile"}
+            await accounts.put("cat", "again")
+
+    loop.run_until_complete(go_on())
+    loop.close()
+    asyncio.run(open_again())
+
+
+@pytest.mark.parametrize("durability", ["FSYNC", "NONE"])
+def test_a_loop_that_ended_without_close_gives_its_directory_back(tmp_path: Path, durability: str) -> None:
+    async def forget_to_close() -> None:
+        database = await aio.open(tmp_path / "data", durability=durability)
+        await database.namespace("accounts", codec="str").put("ann", "1")
+        await database.transaction().namespace("accounts", codec="str").put("bob", "never")
+
+    async def open_again() -> None:
+        async with await aio.open(tmp_path / "data", durability=durability) as again:
+            accounts = again.namespace("accounts", codec="str")
+            assert [row async for row in accounts.scan()] == [("ann", "1")]
+            await accounts.put("ann", "2")
+
+    asyncio.run(forget_to_close())
+    asyncio.run(open_again())
+    with engine.open(tmp_path / "data") as blocking:
+        assert blocking.namespace("accounts", codec="str")["ann"] == "2"
+
+
+def test_a_loop_that_may_run_again_keeps_its_directory_until_it_is_closed(tmp_path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    database = loop.run_until_complete(aio.open(tmp_path / "data"))
+    with pytest.raises(errors.UsageError, match="whose event loop does not run: close it in that loop, or close the loop"):
+        engine.open(tmp_path / "data")
+    loop.run_until_complete(database.namespace("accounts").put(b"ann", b"1"))
+    loop.close()
+    with engine.open(tmp_path / "data") as again:
+        assert again.namespace("accounts")[b"ann"] == b"1"
+
+
+def test_a_checkpoint_that_a_loop_leaves_under_way_ends_before_its_directory_is_opened_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.new_event_loop()
+    database = loop.run_until_complete(aio.open(tmp_path / "data"))
+    links = database.session.links
+    assert isinstance(links, Embedded)
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+        done.append("written")
+
+    links.driver.background("checkpoint", work, lambda _, __: None)
+    begun.wait(PATIENCE_SECONDS)
+    loop.close()
+    threading.Timer(0.1, go_on.set).start()
+    with engine.open(tmp_path / "data"):
+        assert done == ["written"]
+    assert not caplog.records, "that nobody is told any more is nothing to speak of"
+
+
+def test_what_was_left_in_a_directory_that_is_gone_is_in_nobodys_way(tmp_path: Path) -> None:
+    async def forget_to_close() -> None:
+        database = await aio.open(tmp_path / "data")
+        await database.namespace("accounts", codec="str").put("ann", "1")
+
+    asyncio.run(forget_to_close())
+    shutil.rmtree(tmp_path / "data")
+    with engine.open(tmp_path / "data") as again:
+        assert len(again.namespace("accounts")) == 0
