@@ -15,7 +15,7 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Progress, Rest, Session, has_a_gap, parts_of, put_in_order, say_part
+from rebalance.demanding import Held, Missed, Progress, Rest, Session, parts_of, put_in_order, say_part
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
@@ -33,8 +33,6 @@ LONGEST_PAUSE_MS = 60_000
 AGAIN_PARTS = 4
 """Parts of a demand that are said again at a time, when nobody answers."""
 END_WORK = 500
-LOOKED_OF_WORK = 64
-"""So many fragments are as much work to look at, whether they have a gap, as one thing that is decided."""
 
 
 class Demander(Rule):
@@ -60,6 +58,7 @@ class Demander(Rule):
         self._ordered = True  # what waits, by the map that is here
         self._fence = NO_VERSION
         self.rest = Rest(core)
+        self.missed = Missed(core, self.settling.said_in_this_life, lambda number: self.lack([number]))
         self._number = core.run << 32
 
     @property
@@ -80,16 +79,12 @@ class Demander(Rule):
     def passes_over(self, number: int) -> bool:
         """Whether a copy that follows takes nothing of what is written to it, because its supply will bring that, too.
 
-        So it is of one that an operator holds back, and of one that has a gap while this node rests: what came would lie in
-        memory, beyond the gap, for as long as that. Why nobody relies on it meanwhile is in `docs/migrations.md`.
+        So it is of one that an operator holds back, of one that misses something because the store does not keep up, and of
+        one that has a gap while this node rests. Why nobody relies on it meanwhile is in `docs/migrations.md`.
         """
         if number in self.held:
             return number not in self.settling.told  # its primary may be about to believe that, however late it comes
-        if not self.rest.until or not any(number in kept for kept in (*self._queue.values(), *self._deferred.values())):
-            return False
-        state = self.core.replica.partition(number)
-        self.core.work += len(state.fragments) // LOOKED_OF_WORK  # for each record that comes
-        return has_a_gap(state)
+        return self.missed.passes_over(number) or self.rest.passes_over(number, self._queue, self._deferred)
 
     def switch(self, new: NewMap) -> None:
         """A new topology: what changed is demanded anew, of whoever is primary now."""
@@ -97,6 +92,7 @@ class Demander(Rule):
         if self.settling.told:
             drop(self.settling.told, {local.number: local for local in changed})
         if self.rest.begins():
+            self.settling.said_in_this_life.clear()  # to those who wait, who was set aside lives anew
             changed = list({h.number: h for h in (*changed, *(h for h in core.local if h.role is Role.MOVING))}.values())
         self._begin_anew(anew := self.held.switch(changed, self._sessions.values()))
         stopped, self._fence = self._fence != core.fence, core.fence
@@ -117,6 +113,7 @@ class Demander(Rule):
         for kept in (*self._queue.values(), *self._deferred.values()):
             drop(kept, changed)
         drop(self.put_off, changed)
+        drop(self.missed.numbers, changed)
         self.settling.switch(changed)
         self.surveys.switch(changed)
         for number, local in changed.items():
@@ -129,7 +126,7 @@ class Demander(Rule):
         if not self._ordered and core.topology is not None:
             put_in_order(core.topology, (*self._queue.values(), *self._deferred.values()))
             self._ordered = True
-        if self.rest.goes_on():
+        if self.rest.goes_on() or self.missed.wait():
             self._plan_wake()
             return
         self._pauses = {supplier: until for supplier, until in self._pauses.items() if core.now < until}
@@ -155,6 +152,7 @@ class Demander(Rule):
         for number in session.parts[session.said]:
             if number in session.partitions:
                 session.awaited[number] = None
+                self.missed.numbers.pop(number, None)
                 prepared = self.core.replica.partition(number).prepared
                 session.doubts[number] = [t for t, p in prepared.items() if not p.writes]
         self._ask(session, session.said)
@@ -239,7 +237,7 @@ class Demander(Rule):
         for session in [session for session in self._sessions.values() if session.waits]:
             session.heard_at = session.asked_at = self.core.now  # nobody was to say anything meanwhile
             self._take_on(session)
-        self._plan_wake()
+        self._demand()
 
     def _take(self, session: Session, batch: Supply) -> None:
         self.core.work += batch.work
@@ -359,7 +357,9 @@ class Demander(Rule):
                 continue
             del session.partitions[number]
             work += 1 + len(core.replica.partition(number).fragments)
-            if session.left_whole(core, number, self._no_history):
+            if number in self.missed.numbers:
+                self._queue.setdefault(supplier, {})[number] = None
+            elif session.left_whole(core, number, self._no_history):
                 if core.local[number].role is Role.MOVING:
                     self.settling.begin(number, core.now, session=session.number)
             elif number in session.survey:
@@ -380,8 +380,9 @@ class Demander(Rule):
     # What is not whole yet.
 
     def lack(self, numbers: Iterable[int]) -> None:
-        """Asynchronous copies of these partitions were found to lack something: they ask for it together."""
+        """Copies of these partitions for which nobody waits lack something: they ask for it together."""
         for number in numbers:
+            self.settling.forget(number)
             primary = self.core.local[number].placement.primary
             if primary is not None and not self.asks(number):
                 self._queue.setdefault(primary, {})[number] = None

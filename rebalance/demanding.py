@@ -14,7 +14,7 @@ from rebalance.choice import OF_ROWS, Kind
 from rebalance.fragment import FragmentState
 from rebalance.messages import Demand, Differing, Have, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
-from rebalance.partition import LocalPartition, PartitionState
+from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
 from rebalance.surveying import Room, Surveys
@@ -184,6 +184,10 @@ def say_part(core: Node, session: Session, part: int, have: Callable[[FragmentSt
     core.send(session.supplier, Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=parts))
 
 
+LOOKED_OF_WORK = 64
+"""So many fragments are as much work to look at, whether they have a gap, as one thing that is decided."""
+
+
 class Rest:
     """How long a node asks for nothing, because it was set aside for being slow: longer each time."""
 
@@ -209,6 +213,46 @@ class Rest:
         if self.until and core.now >= self.until:
             self.until = core.slow_until if core.slow_until > core.now else 0
         return self.until > 0
+
+    def passes_over(self, number: int, *waiting: dict[NodeId, dict[int, None]]) -> bool:
+        """Whether a copy takes nothing of what comes now: it waits to be asked for, and has a gap."""
+        if not self.until or not any(number in kept for each in waiting for kept in each.values()):
+            return False
+        state = self._core.replica.partition(number)
+        self._core.work += len(state.fragments) // LOOKED_OF_WORK  # for each record that comes
+        return has_a_gap(state)
+
+
+class Missed:
+    """Of which partitions something was passed over since they were asked for, because the store does not keep up.
+
+    Where a copy is waited for clients wait for its store; the others would fill its memory. What such a copy passes over it
+    passes over to the end, so that it takes nothing that would lie beyond the gap.
+    """
+
+    def __init__(self, core: Node, said: Container[int], ask: Callable[[int], None]) -> None:
+        self._core = core
+        self._said = said  # to be settled, in this life: who heard that may wait for them
+        self._ask = ask
+        self.numbers: dict[int, None] = {}
+
+    def passes_over(self, number: int) -> bool:
+        """Whether a copy takes nothing of what comes now."""
+        if number in self.numbers:
+            return True
+        if not (self._core.is_backlogged() and self._nobody_waits_for(number)):
+            return False
+        probe("demand.missed_for_the_store")
+        self.numbers[number] = None
+        self._ask(number)
+        return True
+
+    def wait(self) -> bool:
+        """Whether there is no use in asking yet: a checkpoint that makes room has yet to begin."""
+        return bool(self.numbers) and self._core.is_backlogged()
+
+    def _nobody_waits_for(self, number: int) -> bool:
+        return self._core.local[number].role is Role.ASYNC or number not in self._said
 
 
 def has_a_gap(state: PartitionState) -> bool:

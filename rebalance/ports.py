@@ -278,6 +278,8 @@ class Node(Fence, Protocol):
     """The node that a rule is part of."""
 
     work: int
+    slow_until: int
+    """Its log took long to sync lately: until then it had better ask for nothing."""
 
     @property
     def node(self) -> NodeId:
@@ -299,13 +301,12 @@ class Node(Fence, Protocol):
         """How many requests of clients it has taken since it started."""
         ...
 
-    @property
-    def slow_until(self) -> int:
-        """Its log took long to sync lately: until then it had better ask for nothing."""
-        ...
-
     def crowded(self) -> bool:
         """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun."""
+        ...
+
+    def is_backlogged(self) -> bool:
+        """So much lies there that clients have to wait for the store, where they wait for this node at all."""
         ...
 
     @property

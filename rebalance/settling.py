@@ -49,6 +49,7 @@ class Settling:
         self._void: dict[int, int] = {}  # partition -> as often before it began again; answers to that mean nothing now
         self._sessions: dict[int, int] = {}  # partition -> the session that supplied it
         self.told: dict[int, None] = {}  # it was said unasked what these contain, under a map that has not changed them
+        self.said_in_this_life: dict[int, None] = {}  # that these are settled: who heard it may wait for them, or vouch
         self._stuck: dict[Fragment, tuple[int, int]] = {}  # short of its mark -> (where it stands, since when)
         self._together: dict[NodeId, None] = {}  # primaries that take many in one message
         self._said: dict[NodeId, list[Settled]] = {}  # about to leave
@@ -129,6 +130,7 @@ class Settling:
             return False
         state = core.replica.partition(number)
         self._rounds[number] = self._rounds.get(number, 0) + 1
+        self.said_in_this_life[number] = None
         compared, contents = self.answers.of(number)
         if not compared and not again and (contents := contents_now(core, number)) is not None:
             self.told[number] = None

@@ -165,7 +165,7 @@ class Admission:
 
     def backlogged(self, local: LocalPartition) -> NodeId | None:
         """A copy that is waited for and takes nothing new for now, because its store does not keep up."""
-        return next((node for node in local.placement.in_sync if node in self.core.backlogged), None)
+        return next((n for n in (*local.placement.in_sync, *local.needed) if n in self.core.backlogged), None)
 
     def refuse_backlogged(self, session: SessionId, request: int, node: NodeId) -> None:
         """Say so: it is begun later, as soon as there is room."""

@@ -236,6 +236,10 @@ class Copy:
         """No more is to come before the next checkpoint."""
         return self.replica.store.active_bytes >= self.memory
 
+    def is_backlogged(self) -> bool:
+        """The store keeps up."""
+        return False
+
     def log(self, record: r.Record) -> None:
         """Fold it in, and keep it."""
         self.replica.apply(record)

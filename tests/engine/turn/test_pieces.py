@@ -12,7 +12,8 @@ from engine.protocol.requests import Done, Get, Put, Values
 from engine.turn.core import HURRIES_AT, WAITED_WORK
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
-from rebalance.demander import LOOKED_OF_WORK, Demander
+from rebalance.demander import Demander
+from rebalance.demanding import LOOKED_OF_WORK
 from rebalance.ports import LITTLE, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of

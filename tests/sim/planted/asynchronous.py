@@ -127,3 +127,29 @@ def an_asynchronous_copy_does_not_ask_how_readers_ended(machine: Machine) -> Non
     """An asynchronous copy goes by counters alone, which say nothing of a transaction that only reads."""
     assert machine.node is not None
     replace(machine.node.entropy.following, "_may_have_ended", lambda number: False)
+
+
+@ASYNCHRONOUS.fault("4")
+def who_is_not_waited_for_takes_whatever_comes(machine: Machine) -> None:
+    """A copy that nobody waits for takes all that is written to it, whether or not its store keeps up."""
+    assert machine.node is not None
+    replace(machine.node.demander.missed, "_nobody_waits_for", lambda number: False)
+
+
+@ASYNCHRONOUS.fault("1")
+def who_is_waited_for_passes_over_what_comes(machine: Machine) -> None:
+    """A copy that was said to be whole, and is waited for, takes nothing where its store does not keep up."""
+    assert machine.node is not None
+    replace(machine.node.demander.missed, "_nobody_waits_for", lambda number: True)
+
+
+@ASYNCHRONOUS.fault("4")
+def only_the_stores_of_copies_that_count_are_waited_for(machine: Machine) -> None:
+    """Clients do not wait for the store of a copy that is waited for and about to count."""
+    assert machine.node is not None
+    admission = machine.node.admission
+
+    def backlogged(local: LocalPartition) -> NodeId | None:
+        return next((node for node in local.placement.in_sync if node in admission.core.backlogged), None)
+
+    replace(admission, "backlogged", backlogged)

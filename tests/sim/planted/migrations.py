@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rebalance import demander, demanding
+from rebalance import demanding
 from rebalance.migrations import NOT_ORDERED
 from rebalance.partition import PartitionState
 from rebalance.table import Topology
@@ -68,7 +68,7 @@ def a_copy_that_rests_keeps_what_is_written(machine: Machine) -> None:
 def a_copy_that_rests_takes_nothing(machine: Machine) -> None:
     """Who was set aside passes over what is written to its copies, though they lack nothing."""
     assert machine.node is not None
-    during(machine, machine.node.replication, "_passes_over", demander, "has_a_gap", lambda _: True)
+    during(machine, machine.node.replication, "_passes_over", demanding, "has_a_gap", lambda _: True)
 
 
 @MIGRATIONS.fault("10")
@@ -79,7 +79,7 @@ def what_is_prepared_is_taken_for_a_gap(machine: Machine) -> None:
     def has_a_gap(state: PartitionState) -> bool:
         return any(fragment.loading or fragment.beyond for fragment in state.fragments.values())
 
-    during(machine, machine.node.replication, "_passes_over", demander, "has_a_gap", has_a_gap)
+    during(machine, machine.node.replication, "_passes_over", demanding, "has_a_gap", has_a_gap)
 
 
 @MIGRATIONS.fault("10")

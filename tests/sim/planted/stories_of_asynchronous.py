@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.messages import Replicate
+from engine.messages import ProposeStep, Replicate
+from engine.state.store import ROW_OVERHEAD_BYTES
+from engine.turn.core import BACKLOGGED_AT
 from rebalance.supplier import OVER_AFTER_MS
 from tests.sim.network import Rule
 from tests.sim.planted.stage import NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key, told
@@ -138,4 +140,84 @@ def the_last_answer_of_a_transfer_is_lost(plant: Plant | None) -> None:
         node = stage["n1"].node
         assert node is not None
         stage.must(not node.supply._sessions, "n1 keeps nothing of the transfer")
+        stage.curtain()
+
+
+def _counts(stage: Stage, name: NodeId) -> bool:
+    newest = stage.world.newest()
+    return newest is not None and name in newest.placements[0].in_sync
+
+
+def _makes_count(said: object, name: NodeId) -> bool:
+    return isinstance(said, ProposeStep) and any(name in placement.in_sync for _, placement in said.step.placements)
+
+
+SIZE = 1 << 10
+LITTLE = {"checkpoint_bytes": 8 << 10, "supply_batch_bytes": 2 << 10}
+HEARD_LATE = 6
+"""So many rows come, one after the other, before a primary has heard that a store does not keep up."""
+
+
+def _write_much(stage: Stage, name: NodeId, count: int = 200) -> None:
+    """Put large rows into partition 0. Little of that lies in the memory of a node whose store is slow, at any time."""
+    most, store = 0, stage[name].speed.store
+    stage[name].speed.store = 20_000
+    for number in range(count):
+        stage.put(key(0, number), b"v" * SIZE)
+        node = stage[name].node
+        assert node is not None
+        most = max(most, node.core.replica.store.active_bytes)
+    enough = BACKLOGGED_AT * LITTLE["checkpoint_bytes"] + HEARD_LATE * (SIZE + ROW_OVERHEAD_BYTES)
+    stage.must(LITTLE["checkpoint_bytes"] < most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
+    stage[name].speed.store = store
+
+
+@story
+def the_store_of_an_asynchronous_copy_does_not_keep_up(plant: Plant | None) -> None:
+    """The store of n2 takes a third of a second for what comes within a few milliseconds. Nobody waits for n2, which leads
+    nothing that is written: it has little in memory all the same, and gets the rest when its store is quick again."""
+    with Stage(plant, settings=msgspec.structs.replace(BEHIND, **LITTLE, anti_entropy_ms=0)) as stage:
+        _write_much(stage, "n2")
+        stage.wait(8_000)
+        stage.must(_stands(stage, "n1") == _stands(stage, "n2"), "n2 has asked for what it passed over, and got it")
+        stage.curtain()
+
+
+@story
+def the_store_of_a_copy_that_is_filled_does_not_keep_up(plant: Plant | None) -> None:
+    """n3 is filled on a new disk. Its store is slow, and what is written meanwhile does not come to lie in its memory."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, **LITTLE)) as stage:
+        for number in range(60):
+            stage.put(key(0, number), b"u" * SIZE)
+        stage.power_cut("n3")
+        stage["n3"].wipe()
+        stage.left_out("n3")
+        stage["n3"].speed.store = 20_000
+        stage.start("n3")
+        stage.until(lambda: stage.listed("n3"), "n3 is a member")
+        _write_much(stage, "n3")
+        stage["n3"].speed.store = 0
+        stage.curtain()
+
+
+@story
+def the_store_of_a_copy_that_is_about_to_count_does_not_keep_up(plant: Plant | None) -> None:
+    """n3 is back and whole, and no map says so, for proposals are lost. It is waited for: clients wait for its store, too,
+    and what they were told is there when it counts and everybody else is gone."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, **LITTLE)) as stage:
+        stage.put(key(0), b"before")
+        stage.power_cut("n3")
+        stage.left_out("n3")
+        stage.put(key(0), b"missed")
+        lost = Rule("steps", lambda *said: _makes_count(said[2], "n3"), drop=True)
+        stage.world.network.rules.append(lost)
+        stage.start("n3")
+        node = stage["n1"].node
+        assert node is not None
+        stage.until(lambda: node.supply.vouching.stands_for(0, "n3"), "n3 is vouched for")
+        _write_much(stage, "n3", 60)
+        stage.must(node.supply.vouching.stands_for(0, "n3"), "n3 is vouched for as before")
+        stage.end(lost)
+        stage.until(lambda: _counts(stage, "n3"), "n3 is in sync")
+        stage.must(_stands(stage, "n3") == _stands(stage, "n1"), "n3 has all that was acknowledged")
         stage.curtain()
