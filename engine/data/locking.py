@@ -33,6 +33,10 @@ _Read = tuple[str, bytes, int, int]
 CHECKED_AT_ONCE = 1_000
 """So many locks, and so many reads, are looked at before a turn may end."""
 
+TOLD_MAX, TOLD_WORK = 500, 2
+"""So many who waited for keys are told in one turn that they have them, and how much work it is: of those in line for one
+key each may let go of it at once, and so the next one has it."""
+
 
 class Locking(Rule):
     """The locks that clients hold on one node."""
@@ -44,6 +48,19 @@ class Locking(Rule):
         self.admission = admission
         self.locks = locks
         self.reads = reads
+        self._told = (0, 0)  # in which turn, how many
+        locks.may_tell = self._may_tell
+
+    def _may_tell(self) -> bool:
+        """Whether one more of those who waited for keys is told in this turn that it has them; else it is in another."""
+        core, (turn, told) = self.core, self._told
+        if turn != core.turns:
+            told = 0
+        elif told == TOLD_MAX:
+            core.next_turn(self.locks.tell_on)
+        self._told = (core.turns, told + 1)
+        core.work += TOLD_WORK
+        return told < TOLD_MAX
 
     @property
     def wake_at(self) -> int:

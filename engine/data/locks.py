@@ -24,6 +24,7 @@ from engine.data.waiter import Acked, Ring, Waiter
 from engine.data.waiting import Waiting
 from rebalance.rule import NEVER
 from wal.ids import TxId
+from wal.probe import probe
 
 EXPIRED_MAX = 1_000
 """Waiters and leases that end in one turn; the rest in the next."""
@@ -45,6 +46,8 @@ class LockTable(Waiting):
         self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
         self._number = 0
         self._served: deque[Waiter] = deque()  # these have all, and are yet to be told
+        self.may_tell: Callable[[], bool] = lambda: True  # one more in this turn; else `tell_on` is called in a later one
+        self._untold: dict[Waiter, None] = {}  # these have all, and wait for that
 
     # Single writes, which hold nothing but must not pass a transaction.
 
@@ -160,7 +163,13 @@ class LockTable(Waiting):
         self._end_at(waiter.deadline, waiter)
 
     def _has_all(self, waiter: Waiter) -> None:
-        """It has all, and is told: one after the other, where who is told lets go at once, and so the next one has all."""
+        """It has all, and is told: one after the other, where who is told lets go at once, and so the next one has all.
+        Until it is told it waits, and so it may be given up."""
+        if not self.may_tell():
+            probe("lock.told_in_a_later_turn")
+            waiter.coming = True
+            self._untold[waiter] = None
+            return
         waiter.done = True
         self._no_longer_waits(waiter)
         self._served.append(waiter)
@@ -170,6 +179,13 @@ class LockTable(Waiting):
             if not self._served:
                 return
             waiter = self._served[0]
+
+    def tell_on(self) -> None:
+        """Tell those who have all and could not be told in an earlier turn."""
+        untold, self._untold = self._untold, {}
+        for waiter in untold:
+            if not waiter.done:
+                self._has_all(waiter)
 
     def _stand(self, waiter: Waiter, keys: list[Key]) -> None:
         """Take of some keys what is free, and stand in line for the others."""
@@ -324,7 +340,9 @@ class LockTable(Waiting):
         heappush(self._ends, (when, self._number, what))
 
     def _is_over(self, what: Waiter | TxId) -> bool:
-        return what.done if isinstance(what, Waiter) else what not in self._lease
+        if isinstance(what, Waiter):
+            return what.done or what in self._untold  # it has all
+        return what not in self._lease
 
     def expire(self, now: int) -> list[TxId]:
         """Give up waiters past their deadline, as many as one turn may; the owners whose lease ran out, to be given up."""
@@ -334,7 +352,7 @@ class LockTable(Waiting):
             what = heappop(self._ends)[2]
             left -= 1
             if isinstance(what, Waiter):
-                if not what.done:
+                if not self._is_over(what):
                     left -= len(what.taken) // 100
                     held = self._in_the_way(what, now)
                     what.done = True

@@ -22,6 +22,7 @@ from typing import TypeAlias, assert_never, get_args
 from msgspec import structs
 
 from engine.data.admission import Admission
+from engine.data.answering import ANSWERED_AT_ONCE, Answering, Round, Then, Which
 from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
 from engine.data.expiry import Expiry
@@ -49,22 +50,6 @@ AGE_MS = 100
 
 _AskedScan: TypeAlias = tuple[SessionId, Scan, int]
 """By whom, and since when."""
-_Asked: TypeAlias = tuple[tuple[NodeId, ...], bool]
-"""Which copies are asked; and whether by one that answers stale reads, for which a light step counts too."""
-
-
-class _Round:
-    """One question to the in-sync copies, and what is to be done when all have answered."""
-
-    __slots__ = ("asked_at", "since", "stale", "then", "waiting")
-
-    def __init__(self, asked: _Asked, then: list[tuple[SessionId, Request, Callable[[], None]]]) -> None:
-        copies, self.stale = asked
-        self.waiting = dict.fromkeys(copies)
-        self.then = then
-        self.asked_at = self.since = 0
-
-
 NOBODY = -1
 """The session of a question that no client asked."""
 _WONDER = Get(0, "", [])
@@ -83,8 +68,9 @@ class Reads(Rule):
         self.locks = locks
         self.desk = admission.desk
         self.admission = admission
-        self._turn: dict[_Asked, list[tuple[SessionId, Request, Callable[[], None]]]] = {}
-        self._rounds: dict[int, _Round] = {}
+        self._turn: dict[Which, list[Then]] = {}
+        self._rounds: dict[int, Round] = {}
+        self._answering = Answering(core)
         self._sequence = core.run << 40
         self._scans: dict[int, tuple[LiveScan | Counting, list[_AskedScan]]] = {}  # being read, and for whom
         self._alike: dict[Alike, list[_AskedScan]] = {}  # confirmed, and yet to be read
@@ -240,14 +226,14 @@ class Reads(Rule):
         core = self.core
         for key, then in self._turn.items():
             self._sequence += 1
-            asked = self._rounds[self._sequence] = _Round(key, then)
+            asked = self._rounds[self._sequence] = Round(key, then)
             asked.asked_at = asked.since = core.now
             core.send_early(key[0], self._question(self._sequence, asked))
             wake = core.now + core.settings.retransmit_ms * MS
             self.alarm.by(wake)
         self._turn = {}
 
-    def _question(self, sequence: int, asked: _Round) -> Confirm:
+    def _question(self, sequence: int, asked: Round) -> Confirm:
         return Confirm(self.core.fence, sequence, self.core.version if asked.stale else NO_VERSION)
 
     # Answers.
@@ -273,11 +259,21 @@ class Reads(Rule):
         if not (self._behind or self._scans_behind):
             return  # how it nearly always is
         for key in keys:
-            for session, request in self.desk.still_wanted(self._behind.pop(key, [])):
+            waiting = self._behind.pop(key, [])
+            if len(waiting) > ANSWERED_AT_ONCE:
+                self._behind[key] = waiting[ANSWERED_AT_ONCE:]
+                self.core.resume(partial(self._outcome_still_known, key))
+            self.core.work += len(waiting[:ANSWERED_AT_ONCE])
+            for session, request in self.desk.still_wanted(waiting[:ANSWERED_AT_ONCE]):
                 if isinstance(request, Get):
                     self._answer_get(session, request)
             for number in self._scans_behind.pop(key, []):
                 self.core.resume(partial(self._scan_on, number))
+
+    def _outcome_still_known(self, key: Key) -> None:
+        """Of very many who waited to read it, some wait still."""
+        if not self.locks.in_doubt(key):
+            self.outcome_known([key])
 
     def _answer_scan(self, session: SessionId, request: Scan) -> None:
         """Have it read, once for all that ask for the same before that begins: a look into thousands of partitions costs
@@ -399,13 +395,13 @@ class Reads(Rule):
         asked.waiting.pop(sender, None)
         if not asked.waiting:
             del self._rounds[message.sequence]
-            for _, _, then in asked.then:
-                then()
+            self._answering.give(asked.then)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: every read that was not answered must be asked again."""
         now = self.core.now
         again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
+        again.extend((session, request, now) for session, request, _ in self._answering.give_up())
         again.extend((session, request, now) for then in self._turn.values() for session, request, _ in then)
         again.extend(waiting for queue in self._behind.values() for waiting in queue)
         again.extend(waiting for _, asked in self._scans.values() for waiting in asked)

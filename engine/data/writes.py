@@ -81,6 +81,9 @@ class Writes(UnderWay):
                 continue  # how it nearly always is
             if not self._may_go_on(session, request, number, known):
                 return
+        if granted:
+            asked = [(namespace, key) for n, (keys, _) in parts.items() if n not in known for key in keys]
+            granted = locks.may_write_all(request.tx, asked)  # it may have been told some turns later
         if not granted and not locks.idle and self._waits(session, request, parts, known):
             return
         job = Job(session, request.id)
@@ -296,7 +299,7 @@ class Writes(UnderWay):
             locks.give_up(request.tx, [key])
             self._refuse_taken(session, request)
             return
-        if not granted and locks.try_all(request.tx, [key]) is not None:
+        if not (granted and locks.may_write(request.tx, key)) and locks.try_all(request.tx, [key]) is not None:
             self._wait(session, request, [key])
             return
         if over := self.expiry.over(request.namespace, [request.key], request.tx):
