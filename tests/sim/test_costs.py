@@ -207,7 +207,7 @@ def test_a_walk_that_nothing_asks_for_is_named() -> None:
 
 BYTECODES_MAX = {
     "put": 5_300,
-    "get": 3_150,  # it finds the group of its namespace, and is counted, so that a supplier rests for it
+    "get": 3_160,  # it finds the group of its namespace, is counted, so that a supplier rests, and asks who is told with it
     "transaction of two keys": 26_500,  # what is kept of fragments lies by partition, so that no table grows in one step
     "transaction in one partition": 9_500,
 }
