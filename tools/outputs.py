@@ -1,16 +1,19 @@
 """New directories that commands write: they are there whole, or not at all.
 
 Who is interrupted, or finds the disk full, leaves nothing that looks like a result, and nothing that is in the way of who
-begins again. A process that is killed leaves a directory whose name begins with a dot, which readers of tables pass over.
+begins again. A process that is killed leaves a directory whose name begins with a dot, which readers of tables pass over,
+and which goes when somebody writes to the same place. Who is at work keeps a lock on his own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -22,13 +25,18 @@ def new_directory(out: Path) -> Iterator[Path]:
 
     Raises UsageError if `out` is there already or cannot be written, also where the block raises OSError.
     """
-    aside = out.absolute().with_name(f".{out.absolute().name}.{secrets.token_hex(4)}")
+    whole = out.absolute()
+    aside, lock = whole.with_name(f".{whole.name}.{secrets.token_hex(4)}"), -1
     try:
         if out.is_symlink() or out.exists():
             raise FileExistsError
+        _remove_left(whole)
         aside.mkdir(parents=True)
+        lock = _locked(aside)
         yield aside
+        os.fsync(lock)
         os.rename(aside, out)  # over an empty directory that came meanwhile, at most
+        _sync(whole.parent)
     except FileExistsError:
         raise UsageError(f"{out} is there already: name a new directory") from None
     except OSError as error:
@@ -37,3 +45,39 @@ def new_directory(out: Path) -> Iterator[Path]:
         raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor of a directory, and a lock on it for as long as that is open, where there are such locks."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove_left(whole: Path) -> None:
+    """What nobody writes to any more, of those who were to write here."""
+    name = re.compile(re.escape(f".{whole.name}.") + "[0-9a-f]{8}")
+    for left in list(whole.parent.iterdir()) if whole.parent.is_dir() else []:
+        if name.fullmatch(left.name):
+            with suppress(OSError):
+                _remove(left)
+
+
+def _remove(left: Path) -> None:
+    descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused: somebody is at work there
+        shutil.rmtree(left, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

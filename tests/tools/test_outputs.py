@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from engine.errors import UsageError
+from tests.support.patience import PATIENCE_SECONDS
 from tools.outputs import new_directory
 
 
@@ -64,3 +67,44 @@ def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
         _late(tmp_path / "late")
     assert (tmp_path / "late" / "file").read_text() == "another's"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file", "late", "link"]
+
+
+KILLED = """
+import os, pathlib, sys
+from tools.outputs import new_directory
+with new_directory(pathlib.Path(sys.argv[1])) as aside:
+    (aside / "file").write_text("half of it")
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_what_one_who_was_killed_has_left_goes_when_somebody_begins_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False, timeout=PATIENCE_SECONDS)
+    (left,) = tmp_path.iterdir()
+    mine = [tmp_path / name for name in (".out.notes", ".output.0123abcd", ".out.0123abcd.txt")]
+    for path in mine:
+        path.mkdir()
+    with new_directory(tmp_path / "other"):
+        assert left.exists(), "it is of another one"
+    with new_directory(out) as aside:
+        assert not left.exists()
+        with pytest.raises(KeyError), new_directory(out) as beside:
+            assert aside.exists(), "who is at work is let be"
+            assert beside != aside
+            raise KeyError
+    assert out.is_dir()
+    assert all(path.exists() for path in mine)
+
+
+def test_the_new_name_is_on_disk_when_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with new_directory(tmp_path / "out") as aside:
+        (aside / "file").write_text("all of it")
+        assert synced == []
+    assert synced == [str(aside), str(tmp_path)]
