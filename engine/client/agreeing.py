@@ -36,8 +36,11 @@ class Agreeing:
     async def agree(self, session: Session, what: What, timeout: float | None, ask: Asking) -> bytes | None:
         """What is on record, after it was asked for, by this caller or by another."""
         session.check_here()
-        until = session.seconds() + (session.timeout if timeout is None else check_seconds("timeout", timeout))
+        seconds = session.timeout if timeout is None else check_seconds("timeout", timeout)
         key, told = (session, what), None
+        if key not in self._under_way:
+            return await self._ask(key, seconds, ask)
+        until = session.seconds() + seconds
         while key in self._under_way:
             session.check_loop()  # what another loop waits for cannot be waited for here
             asked = self._under_way[key]

@@ -89,10 +89,9 @@ def test_what_one_who_was_killed_has_left_goes_when_somebody_begins_again(tmp_pa
         assert left.exists(), "it is of another one"
     with new_directory(out) as aside:
         assert not left.exists()
-        with pytest.raises(KeyError), new_directory(out) as beside:
-            assert aside.exists(), "who is at work is let be"
-            assert beside != aside
-            raise KeyError
+        with pytest.raises(ValueError, match="a fault"):
+            _half(out, ValueError("a fault"))
+        assert aside.exists(), "who is at work is let be"
     assert out.is_dir()
     assert all(path.exists() for path in mine)
 
