@@ -19,7 +19,7 @@ import uvloop
 from engine.errors import Error, UsageError
 from engine.host.data_directory import MakeDisk
 from engine.host.server import Server, ServerConfig
-from engine.host.sockets import take_all_files
+from engine.host.sockets import files_max, take_all_files
 from engine.turn.turns import collect_nothing
 from tools import cluster_settings
 from tools.allocator import give_large_blocks_back
@@ -29,6 +29,10 @@ from tools.terminal import Ended, ExitCode, emit, exit_code_of, finite, plain, p
 from wal import DirectoryDisk, DiskError, LogError
 
 _log = logging.getLogger("foreshore")
+FILES_LEAST = 64
+SAME_SECONDS = 0.5
+"""Who signals a process and its group, as `timeout` does, or a script that hands on what the terminal told both, says it
+twice at once, and means it once."""
 
 app = program("node", "Start, stop and look at a node.")
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
@@ -45,11 +49,17 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
 
     SIGTERM or SIGINT (Ctrl-C): the node hands its primaries over, writes a last checkpoint and ends. It stays a voter and
     in the baseline, and catches up when it is back; if those left are no majority, it just ends.
-    At a second signal it ends at once, which costs the next start a recovery and nothing else.
+    At a second signal, from half a second later on, it ends at once: the next start recovers, and nothing else is lost.
     """
     settings = load(flags, file=config)
     with _told_on_stderr(settings.node):
         give_large_blocks_back()
+        take_all_files()
+        if files_max() < FILES_LEAST:
+            raise UsageError(
+                f"this process may have {files_max()} files and connections open: expected {FILES_LEAST} at least "
+                "(`ulimit -Hn`), for the node's own, its peers and a few clients"
+            )
         uvloop.run(serve(settings, ready_file))
 
 
@@ -101,18 +111,19 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
 
     What ends it while it runs is told in its log, with the time, and nowhere else: then it raises Ended.
     """
-    take_all_files()
     server = await Server.start(config, disk=disk)
     loop = asyncio.get_running_loop()
-    told_before: list[str] = []
+    told_at: list[float] = []
 
     def told(name: str) -> None:
-        if told_before:
+        if told_at and loop.time() - told_at[0] < SAME_SECONDS:
+            return
+        if told_at:
             _log.info("%s again: ends at once; the next start recovers from the log", name)
             sys.stderr.flush()
             os._exit(ExitCode.INTERRUPTED)
         _log.info("%s: hands its primaries over and stops; once more to end at once", name)
-        told_before.append(name)
+        told_at.append(loop.time())
         server.leave()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -23,11 +24,11 @@ from engine.host.data_directory import open_data_directory
 from engine.host.server import Server, ServerConfig
 from engine.turn.core import Room
 from engine.turn.settings import Settings
-from tests.support.commands import Background, Node, damage_log, environment, foreshore, free_port, nodes
+from tests.support.commands import FORESHORE, Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cluster_commands import whole_of
 from tools.config import KEYS
-from tools.node_commands import status_lines
+from tools.node_commands import SAME_SECONDS, status_lines
 from wal import list_segments
 from wal.checksum import crc32c
 
@@ -349,6 +350,24 @@ def test_sigterm_leaves_in_good_order(tmp_path: Path) -> None:
     assert "store_lsn=0" not in verified.stdout, "both wrote a last checkpoint"
 
 
+def test_who_signals_a_process_and_its_group_means_it_once(tmp_path: Path) -> None:
+    with nodes(tmp_path, "n1") as (node,):
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            node.signal(number)
+        assert node.ended() == 0
+        assert node.said().endswith(f" INFO n1 has ended: {node.data} may be used by another process\n")
+
+
+def test_a_node_that_may_have_hardly_any_files_says_so(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'ulimit -n 12 && exec "$@"', "sh", *FORESHORE, "node", "start", "--data", str(tmp_path / "n1")]
+    result = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=PATIENCE_SECONDS, check=False, env=environment()
+    )
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert result.stderr.startswith("foreshore: this process may have 12 files and connections open: expected 64 at least")
+    assert not (tmp_path / "n1").exists()
+
+
 def test_all_nodes_may_be_told_to_stop_at_once(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1", "n2", "n3") as members:
         for node in members:
@@ -364,6 +383,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
             node.signal(signal.SIGSTOP)  # so that n1 waits for a majority to let it go
         first.signal(signal.SIGINT)
         first.wait_until_it_says("SIGINT: hands its primaries over and stops; once more to end at once")
+        time.sleep(SAME_SECONDS)
         first.signal(signal.SIGINT)
         assert first.ended() == 130
         assert "SIGINT again: ends at once" in first.said()
