@@ -35,7 +35,8 @@ RELEASED_MAX = 1_000
 
 
 class LockTable(Waiting):
-    """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write."""
+    """Locks by key. Invariant: the first who waits for a key cannot have it: for whoever has it, or for a single write; or
+    because the turn has no room for more."""
 
     def __init__(self, place: Place, places: Places | None = None) -> None:
         super().__init__(place, places)
@@ -48,6 +49,7 @@ class LockTable(Waiting):
         self._served: deque[Waiter] = deque()  # these have all, and are yet to be told
         self.may_tell: Callable[[], bool] = lambda: True  # one more in this turn; else `tell_on` is called in a later one
         self._untold: dict[Waiter, None] = {}  # these have all, and wait for that
+        self._ungranted: dict[Key, None] = {}  # what more may have then of those in line
 
     # Single writes, which hold nothing but must not pass a transaction.
 
@@ -162,14 +164,14 @@ class LockTable(Waiting):
         self.began.append(waiter.owner)
         self._end_at(waiter.deadline, waiter)
 
-    def _has_all(self, waiter: Waiter) -> None:
+    def _has_all(self, waiter: Waiter) -> bool:
         """It has all, and is told: one after the other, where who is told lets go at once, and so the next one has all.
-        Until it is told it waits, and so it may be given up."""
+        Until it is told it waits, and so it may be given up. Whether the turn had room for it."""
         if not self.may_tell():
             probe("lock.told_in_a_later_turn")
             waiter.coming = True
             self._untold[waiter] = None
-            return
+            return False
         waiter.done = True
         self._no_longer_waits(waiter)
         self._served.append(waiter)
@@ -177,15 +179,18 @@ class LockTable(Waiting):
             self._served[0].granted()
             self._served.popleft()
             if not self._served:
-                return
+                break
             waiter = self._served[0]
+        return True
 
     def tell_on(self) -> None:
         """Tell those who have all and could not be told in an earlier turn."""
-        untold, self._untold = self._untold, {}
+        untold, ungranted, self._untold, self._ungranted = self._untold, self._ungranted, {}, {}
         for waiter in untold:
             if not waiter.done:
                 self._has_all(waiter)
+        for key in ungranted:
+            self._grant(key)
 
     def _stand(self, waiter: Waiter, keys: list[Key]) -> None:
         """Take of some keys what is free, and stand in line for the others."""
@@ -322,8 +327,9 @@ class LockTable(Waiting):
                 self._give_up(waiter, "itself, until its lease ran out")
                 continue
             self._give(waiter, key)
-            if not waiter.missing and not waiter.coming:
-                self._has_all(waiter)
+            if not waiter.missing and not waiter.coming and not self._has_all(waiter):
+                self._ungranted[key] = None
+                return
 
     # Time and topology.
 

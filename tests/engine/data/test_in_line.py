@@ -96,3 +96,19 @@ def test_who_asks_again_before_it_is_told_is_not_in_its_own_way() -> None:
     assert Done(number, False, b"v") in told
     assert Done(MANY + 2, False, b"v") in told
     assert alone.node.locks.idle
+
+
+def test_so_many_readers_have_a_key_in_as_many_turns_as_that_takes() -> None:
+    """And one who would write it, and came last, has it when they are done."""
+    alone, owner = held()
+    node, ids = alone.node, {n: tx_of(b"another...", n) for n in range(1, MANY + 2)}
+    asked = [Asked(1, Lock(n, tx, "acc", [b"k"], 60_000, shared=n <= MANY)) for n, tx in ids.items()]
+    assert alone.turn([*asked]) == []
+    begin(alone, Unlock(MANY + 2, owner))
+    told = sum(node.locks.holds(tx, KEY_OF_ACC) for tx in ids.values())
+    assert told == TOLD_MAX + 1, "and one is yet to be told"
+    assert len(alone.turn([])) == MANY - TOLD_MAX
+    assert not node.locks.holds(ids[MANY + 1], KEY_OF_ACC)
+    for n in range(1, MANY + 1):
+        alone.turn([Asked(1, Unlock(MANY + 2 + n, ids[n]))])
+    assert node.locks.may_write(ids[MANY + 1], KEY_OF_ACC)
