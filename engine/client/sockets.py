@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from socket import SOCK_STREAM
 from typing import cast
 
 from engine import errors
@@ -100,6 +101,8 @@ class SocketLinks:
                 await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
             host, port = split_address(address)
             async with asyncio.timeout(HELLO_SECONDS):
+                if tries:
+                    host = await self._next_of(host, port, tries)
                 await self.session.loop.create_connection(lambda: connection, host, port)
                 await connection.met
             problem = connection.reason or "it hung up before it greeted"
@@ -112,6 +115,12 @@ class SocketLinks:
                 connection.socket.abort()
         if not connection.greeted:  # else it tells by itself when it is lost
             self.session.on_disconnected(address, problem)
+
+    async def _next_of(self, host: str, port: int, tries: int) -> str:
+        """Which address of a name is tried first this time. That one refuses is passed over by the loop; that it takes
+        connections, or lets them wait, and says nothing is known only afterwards."""
+        found = await self.session.loop.getaddrinfo(host, port, type=SOCK_STREAM)
+        return str(found[tries % len(found)][4][0]) if len(found) > 1 else host
 
     def greeted(self, connection: _Connection, hello: Hello) -> None:
         """A node answered: from now on it can be asked."""

@@ -75,6 +75,10 @@ class Streams(Loop):
         """Nobody listens there."""
         self._listening.pop(place, None)
 
+    async def getaddrinfo(self, host: str, port: int, **_: Any) -> list[Any]:  # type: ignore[override]
+        """A name stands for one address."""
+        return [(0, 0, 0, "", (host, port))]
+
     async def create_connection(  # type: ignore[override]
         self, factory: Factory, host: str, port: int
     ) -> tuple[End, asyncio.BaseProtocol]:
