@@ -55,6 +55,9 @@ class Preparing:
         self._now = now
         if self._busy or self._ends():
             return
+        if self._node.core.cramped and not self._log.wants_next:
+            probe("preparing.room_was_taken")  # there was room when the segment was full, before it was looked for again
+            self._goes_on()
         if self._log.wants_index:
             self._begin(self._log.write_index, self._back)
         elif self._log.wants_next and now >= self._again_at:
@@ -74,8 +77,7 @@ class Preparing:
         core = self._node.core
         if not (isinstance(error, DiskFull) and error.early):
             if core.cramped and error is None:
-                core.cramped = False
-                self._doer.note("the disk has room again for the log's next segment: goes on")
+                self._goes_on()
             self._back(None, error)
             return
         self._busy, self._again_at = False, self._now + AGAIN_MS * MS
@@ -86,3 +88,7 @@ class Preparing:
                 f"NO ROOM for the log's next segment of {self._log.next_bytes} bytes ({error}): the node goes on while "
                 "this one lasts, and tries again; free some space"
             )
+
+    def _goes_on(self) -> None:
+        self._node.core.cramped = False
+        self._doer.note("the disk has room again for the log's next segment: goes on")

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from engine import aio
 from engine.client.admin import ask
 from engine.errors import DiskFull
+from engine.host.preparing import Preparing
 from engine.host.server import Server, ServerConfig
+from engine.node.node import Node
 from engine.turn.settings import Settings
 from tests.support.failing_disk import failing
+from tests.support.memory_disk import MemoryDisk
 from tests.support.patience import PATIENCE_SECONDS
+from tests.wal.logs import append, open_log, update
+from wal import DiskError, LogSettings
 
 SETTINGS = Settings(
     cluster="cramped", partitions=4, backups=0, wal_segment_bytes=64 << 10, wal_total_bytes=1 << 20, checkpoint_ms=200
 )
 VALUE = b"v" * 500
+
+T = TypeVar("T")
 
 
 async def _until_refused(space: aio.Namespace[Any, Any]) -> int:
@@ -88,3 +98,44 @@ async def _stopped_and_started(directory: Path) -> None:
 
 def test_a_node_on_a_full_disk_stops_in_good_order_and_starts_again_with_all_of_it(tmp_path: Path) -> None:
     asyncio.run(_stopped_and_started(tmp_path))
+
+
+class _AtOnce:
+    """What is to be done beside turns is done at once."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def background(self, name: str, run: Callable[[], T], back: Callable[[T | None, Exception | None], None]) -> None:
+        assert name == "prepare"
+        try:
+            done = run()
+        except DiskError as error:
+            back(None, error)
+        else:
+            back(done, None)
+
+
+def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() -> None:
+    """Else it would last until half of that segment is written: nothing is, where clients wait for the store (seed 875)."""
+    disk, settings = MemoryDisk(), LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20)
+    log, doer, core = open_log(disk, settings), _AtOnce(), SimpleNamespace(cramped=False)
+    preparing = Preparing(
+        doer, cast("Node", SimpleNamespace(core=core)), log, ends=lambda: False, fail=lambda error: pytest.fail(str(error))
+    )
+    written = itertools.count(1)
+    while not log.wants_next:
+        append(log, update(next(written), 1000))
+    disk.capacity = disk.used
+    preparing.look(now=1)
+    assert core.cramped
+    disk.capacity = None
+    segments = len(log.segments())
+    while len(log.segments()) == segments:
+        append(log, update(next(written), 1000))
+    preparing.look(now=2)
+    assert not core.cramped
+    assert [note.split(" for ")[0] for note in doer.notes] == ["NO ROOM", "the disk has room again"]
