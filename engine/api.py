@@ -397,7 +397,8 @@ def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: st
     `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`.
     What this client writes is on record under `client_name` and its address.
     """
-    given = addresses if isinstance(addresses, str) or not isinstance(addresses, Iterable) else list(addresses)
+    as_it_is = isinstance(addresses, str | bytes | bytearray) or not isinstance(addresses, Iterable)
+    given = addresses if as_it_is else list(addresses)
     return _start(lambda: aio.connect(given, timeout=timeout, domain=domain, client_name=client_name))
 
 

@@ -67,6 +67,11 @@ def loss_name(loss: Loss) -> str:
     return f"{_PREFIX}{loss.first_lsn:020d}.json"
 
 
+def is_loss_name(name: str) -> bool:
+    """Whether a file is called as one of these."""
+    return name.startswith(_PREFIX) and name.endswith(".json")
+
+
 def write_loss(disk: Disk, loss: Loss) -> str:
     """Note it beside the segments, durably; the name of the file."""
     name = loss_name(loss)
@@ -82,7 +87,7 @@ def read_losses(disk: ReadableDisk) -> list[Loss]:
     """All that was noted, the oldest LSN first; a file that cannot be read is none of ours."""
     found: list[Loss] = []
     for name in disk.list():
-        if name.startswith(_PREFIX) and name.endswith(".json"):
+        if is_loss_name(name):
             file = disk.open(name)
             try:
                 found.append(msgspec.json.decode(file.read(0, _BYTES_MAX), type=Loss))

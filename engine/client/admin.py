@@ -60,6 +60,8 @@ async def _asked(address: str, request: Admin | GetTable, timeout: float) -> Rep
         raise errors.Unavailable(f"no answer from {address}: {str(error) or f'nothing within {timeout:g} s'}") from None
     except asyncio.IncompleteReadError:
         raise errors.Unavailable(f"no answer from {address}: it hung up") from None
+    except errors.ProtocolError as error:
+        raise errors.ProtocolError(f"{address}: {error}") from None
     except OSError as error:
         raise errors.Unavailable(f"no answer from {address}: {str(error) or type(error).__name__}") from None
     if isinstance(reply, Failed):

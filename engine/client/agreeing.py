@@ -1,4 +1,5 @@
-"""What is put on record once, for all who need it there: the codec of a namespace, before the first write.
+"""What is asked once for all who need it: the codec of a namespace, looked for before the first read, and put on record
+before the first write.
 
 Very many may begin at once in a new namespace. One of them asks; whoever comes while that is under way waits for what it
 is told, for as long as its own call may take. What it is refused, they are refused, too; but for what may pass one of them
@@ -20,15 +21,15 @@ Asking = Callable[[float], Awaitable[bytes | None]]
 """Ask for it, for so many seconds: what is on record then."""
 _Asked = asyncio.Future[bytes | errors.Error | None]
 
-What = tuple[Namespace, str]
-"""A namespace, and the form of its codec."""
+What = tuple[Namespace, str | None]
+"""A namespace, and the form of its codec; None: whichever it is."""
 
 AGAIN_SECONDS = 0.1
 """Who has not even so much time left does not ask again what another one has asked in vain."""
 
 
 class Agreeing:
-    """What is being put on record by the clients of one database."""
+    """What is being asked by the clients of one database."""
 
     def __init__(self) -> None:
         self._under_way: dict[Hashable, _Asked] = {}  # (session, what) -> what the one who asks is told; None: it gave up
@@ -71,5 +72,5 @@ class Agreeing:
 
 def _late(what: What) -> errors.Unavailable:
     return errors.Unavailable(
-        f"the codec of namespace {what[0]!r} is not on record yet: another call asks for that, and was not answered in time"
+        f"the codec of namespace {what[0]!r} is not known yet: another call asks for that, and was not answered in time"
     )

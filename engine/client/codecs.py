@@ -50,6 +50,14 @@ class Codec(Generic[K, V]):
         in_parts: bool = False,
         reads_all: bool = False,
     ) -> None:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"a codec's name is {name!r}: expected text")
+        if not isinstance(form, str):
+            raise UsageError(f"codec {name!r}: form is {form!r}: expected text, or nothing for its name")
+        made = {"encode_key": encode_key, "decode_key": decode_key, "encode": encode, "decode": decode}
+        for what, function in made.items():
+            if not callable(function):
+                raise UsageError(f"codec {name!r}: {what} is a {type(function).__name__}: expected a function")
         self.name = name
         self.form = form or name
         self.in_parts = in_parts

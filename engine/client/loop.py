@@ -68,7 +68,7 @@ class _Begun(Generic[T]):
     def _end(self, task: asyncio.Task[T]) -> None:
         self._task = None  # it ends where it was: what is tidied up by a thread that is interrupted may not be
         if task.cancelled():
-            self._error = errors.UsageError("the database was closed")
+            self._error = errors.UsageError("the database was closed") if task.cancelling() else _raised_in(task)
         elif (error := task.exception()) is not None:
             self._error = error
         else:
@@ -88,6 +88,15 @@ class _Begun(Generic[T]):
             raise error
         finally:
             del error  # which refers to this frame
+
+
+def _raised_in(task: asyncio.Task[Any]) -> BaseException:
+    """With what a task ended that nobody has cancelled: a codec has raised it."""
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        return error
+    raise AssertionError("it ended by it")
 
 
 class Loop:

@@ -61,8 +61,12 @@ class Namespace:
 
     async def look(self, timeout: float | None) -> None:
         """See that it is this codec in which the namespace is kept, if any is on record."""
-        read = await self.session.call(GetCall(CODECS, [self.name.encode()], stale=True), timeout=timeout)
-        self._compare(read.values[0][2])
+        self._compare(await self._access.agreeing.agree(self.session, (self.name, None), timeout, self._find) or None)
+
+    async def _find(self, seconds: float) -> bytes:
+        """What is on record, or nothing."""
+        read = await self.session.call(GetCall(CODECS, [self.name.encode()], stale=True), timeout=seconds)
+        return read.values[0][2] or b""
 
     async def agree(self, timeout: float | None) -> None:
         """The same, and put it on record before the first write."""

@@ -38,6 +38,12 @@ class Places:
         """Everyone who may have a table."""
         return list(dict.fromkeys([*self.addresses.values(), *self.seeds]))
 
+    def why_not(self, address: Address) -> str:
+        """Why there is no table from it."""
+        if self.connected.get(address):
+            return "it is in no cluster yet"
+        return self.refusals.get(address, "no answer yet")
+
     def connect(self, address: Address) -> None:
         """See that there is a connection to it."""
         if address not in self.connected:

@@ -120,7 +120,7 @@ class SocketLinks:
         """Which address of a name is tried first this time. That one refuses is passed over by the loop; that it takes
         connections, or lets them wait, and says nothing is known only afterwards."""
         found = await self.session.loop.getaddrinfo(host, port, type=SOCK_STREAM)
-        return str(found[tries % len(found)][4][0]) if len(found) > 1 else host
+        return _host_of(found[tries % len(found)][4]) if len(found) > 1 else host
 
     def greeted(self, connection: _Connection, hello: Hello) -> None:
         """A node answered: from now on it can be asked."""
@@ -168,6 +168,12 @@ class SocketLinks:
         await asyncio.sleep(0)
 
 
+def _host_of(found: tuple[object, ...]) -> str:
+    """The host of what a name was resolved to; of an IPv6 address that means something on one link only, with that."""
+    host, _, *flow_and_scope = found
+    return f"{host}%{flow_and_scope[1]}" if flow_and_scope and flow_and_scope[1] else str(host)
+
+
 async def reached(seeds: list[Address], timeout: float, *, domain: str, name: str) -> Session:
     """A session over sockets that has a cluster's table; Unavailable if no node gives one within `timeout` seconds."""
     session = Session(seeds, timeout=timeout, domain=domain, name=name)
@@ -175,8 +181,8 @@ async def reached(seeds: list[Address], timeout: float, *, domain: str, name: st
     session.begin()
     try:
         if not await session.wait_for_table(timeout):
-            why = "; ".join(f"{address}: {reason}" for address, reason in session.router.places.refusals.items())
-            raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why or ','.join(seeds)})")
+            why = "; ".join(f"{address}: {session.router.places.why_not(address)}" for address in seeds)
+            raise errors.Unavailable(f"no node of a formed cluster answered within {timeout} s ({why})")
     except BaseException:
         await session.close()
         raise

@@ -45,6 +45,9 @@ def _is_v6(host: str) -> bool:
 
 def addresses_of(given: str | Iterable[str]) -> list[Address]:
     """The addresses in one text with commas, or in several. Raises ValueError with what was expected."""
+    found_kind: type[object] = type(given)
+    if issubclass(found_kind, bytes | bytearray):  # they can be iterated over, too
+        raise ValueError(f"expected addresses as str, or a list of them, found {found_kind.__name__}")
     texts = [given] if isinstance(given, str) else list(given)
     wrong = [text for text in texts if not isinstance(text, str)]
     if wrong:

@@ -135,7 +135,9 @@ class FrameReader:
         while len(data) - at >= _HEADER.size:
             length, crc = _HEADER.unpack_from(data, at)
             if length > self.limit:
-                raise ProtocolError(f"a frame claims {length} bytes: expected at most {self.limit}")
+                raise ProtocolError(
+                    f"{self._foreign(data[at:])}a frame claims {length} bytes: expected at most {self.limit}"
+                )
             at += _HEADER.size
             payload = data[at : at + length]
             if len(payload) < length:
@@ -144,6 +146,12 @@ class FrameReader:
             at += length
             yield _checked(payload, crc)
         self._begun = data[at:]
+
+    def _foreign(self, begin: bytes) -> str:
+        """Who claims so much before it has greeted hardly means a frame."""
+        if self.limit != HELLO_BYTES_MAX:
+            return ""
+        return f"the other side does not speak Foreshore's protocol: it begins with {begin[: _HEADER.size]!r}, where "
 
 
 def _checked(payload: bytes, crc: int) -> bytes:

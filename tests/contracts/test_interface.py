@@ -8,6 +8,7 @@ import inspect
 import pickle
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -302,9 +303,11 @@ def test_a_directory_is_opened_once_and_settings_are_checked(tmp_path: Path) -> 
         ("7401", "is not an address: expected host:port"),
         (["127.0.0.1:7401", "7402"], "7402.* is not an address: expected host:port"),
         ([7401], "an address is 7401: expected texts of the form host:port"),
+        (b"127.0.0.1:7401", "expected addresses as str, or a list of them, found bytes"),
+        (bytearray(b"127.0.0.1:7401"), "expected addresses as str, or a list of them, found bytearray"),
     ],
 )
-def test_an_address_has_a_form(addresses: str | list[str], says: str) -> None:
+def test_an_address_has_a_form(addresses: Any, says: str) -> None:
     with pytest.raises(engine.UsageError, match=says):
         engine.connect(addresses)
 

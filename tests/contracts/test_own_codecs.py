@@ -4,6 +4,7 @@ none reaches a node.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -121,3 +122,44 @@ def test_what_a_codec_may_be_unable_to_read_is_read_once_where_it_is_taken_away(
         None,
     )
     assert read == [b"1", b"2"]
+
+
+def _plain(text: str) -> bytes:
+    return text.encode()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((5, _plain, bytes.decode, _plain, bytes.decode), "a codec's name is 5: expected text"),
+        (("", _plain, bytes.decode, _plain, bytes.decode), "a codec's name is '': expected text"),
+        (("mine", "utf-8", bytes.decode, _plain, bytes.decode), "codec 'mine': encode_key is a str: expected a function"),
+        (("mine", _plain, None, _plain, bytes.decode), "codec 'mine': decode_key is a NoneType: expected a function"),
+        (("mine", _plain, bytes.decode, 5, bytes.decode), "codec 'mine': encode is a int: expected a function"),
+        (("mine", _plain, bytes.decode, _plain, b""), "codec 'mine': decode is a bytes: expected a function"),
+    ],
+)
+def test_what_cannot_be_a_codec_is_told_what_is_expected(given: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(engine.UsageError, match=re.escape(says)):
+        engine.Codec(*given)
+
+
+def test_the_form_of_a_codec_is_text() -> None:
+    with pytest.raises(engine.UsageError, match="codec 'mine': form is 5: expected text"):
+        engine.Codec("mine", _plain, bytes.decode, _plain, bytes.decode, form=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", ["key", "value", "read"])
+def test_who_cancels_in_a_codec_is_told_what_it_raised(db: engine.Database, fresh: Name, where: str) -> None:
+    """It was told that the database was closed, which it is not."""
+
+    def cancel(_: object) -> Any:
+        raise asyncio.CancelledError("mine")
+
+    name = fresh()
+    ways: dict[str, Any] = {"key": {"encode_key": cancel}, "value": {"encode": cancel}, "read": {"decode": cancel}}
+    ns = db.namespace(name, codec=_codec("cancelling", **ways[where]))
+    with pytest.raises(asyncio.CancelledError, match="mine"):
+        ns.put("ann", "1")
+        ns.get("ann")
+    assert db.namespace(name, codec=_codec("cancelling")).count() == (where == "read"), "the database goes on"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from tools.terminal import Row, show
 from tools.wal.options import AsJson, Directories
 from tools.wal.places import Place, losses_of, place_of
+from tools.wal.strangers import ASIDE
 from tools.wal.times import time_text
 from tools.wal.trouble import Trouble
 from wal import DirectoryDisk, SegmentInfo
@@ -18,7 +18,6 @@ from wal.kept import Kept, read_kept
 from wal.retention import plan
 
 _NOTHING: dict[str, Any] = {"from": None, "to": None, "goes": None, "pinned_by": [], "pinned_since": None}
-ASIDE = re.compile(r".*\.(?:torn|lost)(?:\.\d+)?")
 
 
 def segments(directories: Directories, as_json: AsJson = False) -> None:

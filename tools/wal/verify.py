@@ -19,6 +19,7 @@ from engine.state.store_errors import StoreDamaged, StoreError, StoreFailed, Sto
 from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
 from tools.wal.places import Place, empty_text, loss_text, losses_of, place_of
+from tools.wal.strangers import strangers_text
 from wal import Block, Finding, Report, inspect, joined, verify_part
 from wal import verify as verify_log
 
@@ -282,6 +283,8 @@ class Checked:
                 self._lost_to = max(self._lost_to, loss.last_lsn)
         if empty := empty_text(place):
             self._problem("missing", ExitCode.MISSING, empty)
+        if strangers := strangers_text(place):
+            self.notes.append(strangers)
 
     def _read_log(self, place: Place) -> Report:
         wanted = self._wanted

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from engine import aio, errors
-from engine.client.calls import SwapCall
+from engine.client.calls import GetCall, SwapCall
 from engine.client.namespace import Access, Namespace
 from engine.client.session import Session
 from wal.ids import CODECS
@@ -176,3 +176,28 @@ def test_very_many_first_puts_put_one_codec_on_record(monkeypatch: pytest.Monkey
 
     asyncio.run(story())
     assert len(put) == 1
+
+
+def test_very_many_first_reads_look_for_one_codec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    looked: list[GetCall] = []
+    call = Session.call
+
+    async def counted(self: Session, asked: GetCall, *, timeout: float | None = None) -> GetCall:
+        if isinstance(asked, GetCall) and asked.namespace == CODECS:
+            looked.append(asked)
+        return await call(self, asked, timeout=timeout)
+
+    monkeypatch.setattr(Session, "call", counted)
+
+    async def story() -> None:
+        async with await aio.open(tmp_path) as db:
+            found = await asyncio.gather(*(db.namespace("new").get(b"%d" % n) for n in range(2_000)))
+            assert found == [None] * 2_000
+            assert len(looked) == 1
+            made_before = [db.namespace("texts", codec="str") for _ in range(2)]
+            await db.namespace("texts", codec="json").put("k", 1)
+            for namespace in made_before:
+                with pytest.raises(errors.UsageError, match="is kept in 'json', and was asked for in 'str'"):
+                    await namespace.get("k")
+
+    asyncio.run(story())

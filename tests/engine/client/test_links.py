@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import engine
+from engine import aio
 from engine.client import sockets as links_module
+from engine.client.admin import ask
 from engine.client.session import Session
 from engine.client.sockets import SocketLinks
+from engine.host.server import Server, ServerConfig
 from tests.support.hosts import Host
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -38,8 +42,39 @@ async def until_gone(host: Host) -> None:
 
 
 def test_connecting_to_a_node_that_says_nothing_ends(silent: str) -> None:
-    with pytest.raises(engine.Unavailable):
-        engine.connect(silent, timeout=0.3)
+    says = rf"answered within 0\.3 s \({silent}: no answer yet; 127\.0\.0\.1:1: .*refused.*\)"
+    with pytest.raises(engine.Unavailable, match=says):
+        engine.connect([silent, "127.0.0.1:1"], timeout=0.3)
+
+
+def test_a_node_in_no_cluster_is_told_as_such(tmp_path: Path) -> None:
+    async def story() -> None:
+        server = await Server.start(ServerConfig(data=tmp_path, listen="127.0.0.1:0", node="n1"), note=lambda _: None)
+        with pytest.raises(engine.Unavailable, match=rf"\({server.address}: it is in no cluster yet\)"):
+            await aio.connect(server.address, timeout=0.5)
+        server.leave()
+        await server.run()
+        await server.close()
+
+    asyncio.run(story())
+
+
+def test_something_else_that_listens_there_is_told_as_such() -> None:
+    async def story() -> None:
+        async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        says = f"{address}: the other side does not speak Foreshore's protocol: it begins with b'HTTP/1.1'"
+        with pytest.raises(engine.Unavailable, match=says):
+            await aio.connect(address, timeout=0.5)
+        with pytest.raises(engine.ProtocolError, match=f"^{says}"):
+            await ask(address, "status")
+        server.close()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("greets", [True, False])

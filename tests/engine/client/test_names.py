@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from engine import aio
 from engine.client import sockets
 from engine.client.admin import ask
+from engine.client.session import Session
+from engine.client.sockets import SocketLinks
 from engine.host.server import Server, ServerConfig
 from engine.protocol.addresses import split_address
 from engine.turn.settings import Settings
@@ -46,3 +48,32 @@ def test_a_name_whose_first_address_is_mute_is_reached_by_its_next(tmp_path: Pat
         await server.close()
 
     asyncio.run(story())
+
+
+def test_a_link_local_address_keeps_its_scope() -> None:
+    """Without it the kernel knows no way there."""
+    dialed: list[str] = []
+
+    class Loop:
+        async def getaddrinfo(self, host: str, port: int, **_: Any) -> list[Any]:
+            kind = (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            return [(*kind, (f"fe80::{n}", port, 0, scope)) for n, scope in ((1, 2), (2, 3), (3, 0))]
+
+        async def create_connection(self, _: object, host: str, port: int) -> None:
+            dialed.append(host)
+            raise OSError("no way there")
+
+        def create_future(self) -> asyncio.Future[None]:
+            return asyncio.get_running_loop().create_future()
+
+    async def story() -> None:
+        session = Session([], timeout=1.0)
+        session.links = links = SocketLinks(session)
+        session.loop = cast("asyncio.AbstractEventLoop", Loop())
+        for _ in range(4):
+            await links._dial("near.example:7400")
+        session.loop = asyncio.get_running_loop()
+        await session.close()
+
+    asyncio.run(story())
+    assert dialed == ["near.example", "fe80::2%3", "fe80::3", "fe80::1%2"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import ProtocolError
-from engine.protocol.wire import HELLO_BYTES_MAX, LARGE_BYTES, FrameReader, frame, framed
+from engine.protocol.wire import FRAME_BYTES_MAX, HELLO_BYTES_MAX, LARGE_BYTES, FrameReader, frame, framed
 
 
 def payload(size: int) -> bytes:
@@ -47,3 +47,14 @@ def test_a_frame_that_is_damaged_is_refused_however_it_comes(cut: int) -> None:
 def test_a_frame_that_claims_too_much_is_refused_before_it_is_kept() -> None:
     with pytest.raises(ProtocolError, match="claims"):
         list(FrameReader().feed((HELLO_BYTES_MAX + 1).to_bytes(4, "big") + bytes(4)))
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"-ERR unknown command\r\n"])
+def test_who_speaks_another_protocol_is_told_by_how_it_begins(said: bytes) -> None:
+    with pytest.raises(ProtocolError, match="the other side does not speak Foreshore's protocol") as told:
+        list(FrameReader().feed(said))
+    assert f"it begins with {said[:8]!r}" in str(told.value)
+    greeted = FrameReader()
+    greeted.limit = FRAME_BYTES_MAX
+    with pytest.raises(ProtocolError, match=r"^a frame claims"):
+        list(greeted.feed(said))

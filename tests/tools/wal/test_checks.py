@@ -46,6 +46,23 @@ def test_verify_of_whole_directories_says_what_was_checked(left: list[Path]) -> 
     assert checked[0]["records"] == len(objects("dump", left[0]))
 
 
+def test_verify_names_what_stands_in_a_log_and_is_none_of_its_files(left: list[Path], tmp_path: Path) -> None:
+    (directory,) = copies(left[:1], tmp_path)
+    log = directory / "wal"
+    for ours in ("next.segment", "kept.json", "next.segment.tmp", "00000000000000000001.notes", "x.wal.lost.2"):
+        (log / ours).touch()
+    assert "not read" not in wal("verify", directory).stdout
+    (log / "old segments").mkdir()
+    (log / "foo.wal").write_bytes(b"?")
+    for place in (directory, log):
+        told = wal("verify", place, "--log-only")
+        assert told.exit_code == 0, "a node passes over them, too"
+        assert "not read, because no log has anything of this name: 'foo.wal', 'old segments'; a segment" in told.stdout
+    *_, last = objects("verify", directory)
+    assert "'foo.wal'" in str(last["notes"])
+    assert "not read" not in wal("verify", directory, "--store-only").stdout
+
+
 def test_verify_tells_where_a_log_is_damaged_and_what_to_do(left: list[Path], tmp_path: Path) -> None:
     (directory,) = copies(left[:1], tmp_path)
     name = damage_log(directory)
