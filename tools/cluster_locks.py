@@ -130,7 +130,7 @@ def transactions(
     """
     checked = check_address(address)
     if kill is not None:
-        run(_kill(checked, kill, as_json=as_json))
+        run(_kill(checked, kill.partition("@")[0], as_json=as_json))  # an id as a client shows it says where it is decided
     else:
         run(_transactions(checked, older_than, as_json=as_json))
 

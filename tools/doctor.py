@@ -278,7 +278,12 @@ def doctor(
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
         raise UsageError(f"{data}: expected a directory that may be written to, and {place} is none")
-    findings = list(examine(place, listen))
+    try:
+        findings = list(examine(place, listen))
+    except OSError as error:
+        raise UsageError(
+            f"{data}: expected a directory that may be written to, and {place} is none: {error.strerror}"
+        ) from error
     show((finding.row() for finding in findings), as_json=as_json)
     wrong = [finding for finding in findings if finding.state == "bad"]
     if not as_json:

@@ -49,6 +49,18 @@ def new_directory(out: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+def check_place(out: Path, option: str = "--out", *, directory: bool = False) -> None:
+    """Refuse, before anything is read for it, a file that cannot be written, or a directory that is not there and cannot be
+    made, as far as that can be known. Raises UsageError."""
+    place = out.absolute() if directory else out.absolute().parent
+    while directory and not (place.exists() or place.is_symlink()):
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK) and (directory or not out.is_dir()):
+        return
+    why = "it is a directory" if out.is_dir() and not directory else f"{place} is no directory that may be written to"
+    raise UsageError(f"cannot write to {out}: {why}; name another {option}")
+
+
 def _locked(directory: Path) -> int:
     """A descriptor of a directory, and a lock on it for as long as that is open, where there are such locks."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -112,7 +112,7 @@ def test_who_waits_for_whom_is_seen_and_one_is_given_up_for_the_others(capsys: p
             assert shell.told("transactions", "--older-than", 3_600) == {"transactions": [], "silent": []}
 
             tx = str(found["forgotten"]["tx"])
-            given = shell.told("transactions", "--kill", tx)
+            given = shell.told("transactions", "--kill", f"{tx}@5")  # as `Transaction.id` and the errors show an id
             assert (given["tx"], given["locks"], given["voted_on"]) == (tx, 20, "")
             other.join(PATIENCE_SECONDS)
             assert done, "who waited for it goes on"

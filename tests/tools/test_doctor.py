@@ -100,3 +100,10 @@ def test_the_command_says_it_for_programs_and_refuses_what_is_no_place(tmp_path:
         result = CliRunner().invoke(app, ["--data", str(tmp_path), *arguments])
         assert isinstance(result.exception, UsageError), result
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_where_nothing_can_be_written_is_told_and_no_traceback() -> None:
+    """`/proc` looks as if the superuser could write there."""
+    result = CliRunner().invoke(app, ["--data", "/proc/nope"])
+    assert isinstance(result.exception, UsageError), result
+    assert str(result.exception).startswith("/proc/nope: expected a directory that may be written to")

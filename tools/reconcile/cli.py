@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from engine.errors import Error, UsageError
+from tools.outputs import check_place
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.exported import check_tables, check_tables_by_spark, is_table
@@ -83,6 +84,10 @@ def check_command(
     Exit codes: 0 every fragment has two copies here or more, and they agree; 1 they differ; 2 usage; 3 nothing differs as
     far as could be compared, and something could not be; 130 interrupted.
     """
+    if out is not None:
+        check_place(out, directory=True)
+    if ask is not None:
+        check_place(ask, "--ask")
     terminal = Console(stderr=True, highlight=False, markup=False)
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:

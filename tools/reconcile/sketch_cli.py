@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
+from tools.outputs import check_place
 from tools.reconcile.children import InChildren
 from tools.reconcile.sketch import Asking, encoded, read_file, sketch_of, slice_of
 from tools.reconcile.survey import local_path
@@ -22,6 +23,7 @@ def sketch_command(directory: Directory, out: Out) -> None:
 
     Exit codes: 0 written, also where the directory is damaged, which is then part of it; 2 usage; 3 it cannot be read.
     """
+    check_place(out)
     path = local_path(directory)
     (data,) = InChildren()(_sketch_bytes, [path])
     _write(out, data)
@@ -36,7 +38,14 @@ def rows_command(
 
     Exit codes: 0 written; 2 usage; 3 the directory cannot be read.
     """
-    if not isinstance(read_file(str(buckets)), Asking):
+    check_place(out)
+    try:
+        asks = isinstance(read_file(str(buckets)), Asking)
+    except UsageError:
+        if buckets.is_file():
+            raise
+        asks = False
+    if not asks:
         raise UsageError(f"{buckets} asks for no rows: name the file of `check --sketches --ask`")
     (data,) = InChildren()(_slice_bytes, [(local_path(directory), str(buckets))])
     _write(out, data)

@@ -289,11 +289,24 @@ def test_usage_errors_say_what_to_do(stopped: list[Path], tmp_path: Path) -> Non
         ([stopped[0], stopped[0]], "was given twice"),
         (["hdfs://host/path"], "hdfs:// is read by Spark only"),
         ([*stopped, "--master", "local[2]"], "--master is Spark's"),
-        ([*stopped, "--out", one / "identity.json"], "cannot write the report"),
+        ([*stopped, "--out", one / "identity.json"], "cannot write to"),
     ):
         result = run(*arguments)
         assert (result.exit_code, result.stdout) == (2, "")
         assert says in result.stderr.replace("\n", " ")
+
+
+def test_what_cannot_be_written_is_told_before_anything_is_read(stopped: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "report"):
+        result = run(tmp_path / "nowhere", "--out", out)
+        assert (result.exit_code, f"cannot write to {out}" in result.stderr.replace("\n", "")) == (2, True)
+    for command in ("sketch", "rows"):
+        buckets = ["--buckets", tmp_path / "file"] if command == "rows" else []
+        for out in (tmp_path / "file" / "it", tmp_path / "no" / "it", tmp_path):
+            result = CliRunner().invoke(app, list(map(str, (command, tmp_path / "nowhere", *buckets, "-o", out))))
+            assert (result.exit_code, f"cannot write to {out}" in result.stderr.replace("\n", "")) == (2, True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_two_clusters_are_not_compared(stopped: list[Path], tmp_path: Path) -> None:

@@ -162,3 +162,6 @@ def test_the_commands_of_the_page(stopped: list[Path], tmp_path: Path) -> None:
     assert run("check", "--sketches", directories[0] / "identity.json").exit_code == 2
     assert run("check", "--sketches", rows[0]).exit_code == 2
     assert run("rows", directories[0], "--buckets", sketches[1], "-o", rows[0]).exit_code == 2
+    for wrong in (tmp_path / "nothing", tmp_path):
+        refused = run("rows", directories[0], "--buckets", wrong, "-o", rows[0])
+        assert (refused.exit_code, "name the file of `check --sketches --ask`" in refused.stderr) == (2, True)
