@@ -105,7 +105,7 @@ def too_full(disk: dict[str, Any]) -> str:
         return (
             f"{disk['free_bytes'] >> 10} KiB are left, and the log's next segment, which takes "
             f"{disk['next_bytes'] >> 10}, could not be made; the node goes on for as long as the one lasts that is "
-            "written, or refuses writes if it is alone: free some"
+            "written, and writes are refused where others could not go on without it: free some"
         )
     return (
         f"{disk['free_bytes'] >> 10} KiB are left, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "

@@ -317,6 +317,7 @@ class Membership(Rule):
             anew=self._to_be_taken_anew(),
             amends=True,
             backlogged=core.is_backlogged(),
+            cramped=core.is_cramped,
         )
 
     def _promotes(self) -> bool:
@@ -339,6 +340,8 @@ class Membership(Rule):
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""
         self.core.note_backlog(node, beat.backlogged)
+        if node != self.core.node:  # what it said of itself is a turn old
+            self.core.note_cramped(node, beat.cramped)
         if beat.emptied:
             self.reasons.emptied[node] = beat.anew
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import NamedTuple
 
 from engine.data.sessions import AHEAD_MAX, SESSIONS_MAX, Sessions
 from engine.protocol.requests import Code, CommitTx, Put, Request, Swap
@@ -14,6 +15,13 @@ from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.results import ABORTED
 from wal.ids import CODECS, DECISIONS, EXPIRIES, Namespace, NodeId, TxId
 from wal.probe import probe
+
+
+class HeldBack(NamedTuple):
+    """Why nothing new is begun in a partition for now, as its client is told."""
+
+    code: str
+    told: str
 
 
 class Admission:
@@ -145,12 +153,8 @@ class Admission:
             probe("write.read_only")
             desk.refuse_lost(session, request.id, lost)
             return False
-        if core.cramped and not core.peers():
-            probe("write.no_room")
-            desk.refuse(session, request.id, Code.DISK_FULL, _told_cramped(core.node))
-            return False
-        if core.backlogged and (node := self.backlogged(local)) is not None:
-            self.refuse_backlogged(session, request.id, node)
+        if (why := self.held_back(local)) is not None:
+            self.refuse(session, request.id, why)
             return False
         if request.version and request.version < local.since:
             probe("write.sent_by_an_older_map")
@@ -163,15 +167,25 @@ class Admission:
         names = [name for name, *_ in request.writes] if isinstance(request, CommitTx) else [request.namespace]
         return next((self.core.read_only[name] for name in names if name in self.core.read_only), None)
 
+    def held_back(self, local: LocalPartition) -> HeldBack | None:
+        """Why nothing new is begun in a partition for now, wherever it is led: what its copies have no room for."""
+        core = self.core
+        if core.cramped and (nodes := core.in_the_way(local.placement)):
+            probe("write.no_room")
+            return HeldBack(Code.DISK_FULL, _told_cramped(nodes))
+        if core.backlogged and (node := self.backlogged(local)) is not None:
+            probe("write.store_is_behind")
+            told = f"the store of {node} does not keep up with what is written"
+            return HeldBack(Code.BUSY, f"{told}: nothing new is begun before its next checkpoint")
+        return None
+
+    def refuse(self, session: SessionId, request: int, why: HeldBack) -> None:
+        """Say so. For a store it is begun later, as soon as there is room; for a disk somebody has to make some."""
+        self.desk.refuse(session, request, why.code, why.told, retryable=why.code == Code.BUSY)
+
     def backlogged(self, local: LocalPartition) -> NodeId | None:
         """A copy that is waited for and takes nothing new for now, because its store does not keep up."""
         return next((n for n in (*local.placement.in_sync, *local.needed) if n in self.core.backlogged), None)
-
-    def refuse_backlogged(self, session: SessionId, request: int, node: NodeId) -> None:
-        """Say so: it is begun later, as soon as there is room."""
-        probe("write.store_is_behind")
-        told = f"the store of {node} does not keep up with what is written: nothing new is begun before its next checkpoint"
-        self.desk.refuse(session, request, Code.BUSY, told, retryable=True)
 
     def is_new(self, tx: TxId, partition: int) -> bool:
         """Whether nothing was ever executed under an id in a partition, nor is being."""
@@ -184,8 +198,9 @@ class Admission:
         return results.is_new(tx)
 
 
-def _told_cramped(node: str) -> str:
+def _told_cramped(nodes: tuple[NodeId, ...]) -> str:
+    whose = f"the disk of {nodes[0]} has" if len(nodes) == 1 else f"the disks of {', '.join(nodes)} have"
     return (
-        f"the disk of {node} has no room for more of its log, and no other node has the data: nothing is written, and what "
-        "is there can be read; free some space there, and it goes on by itself"
+        f"{whose} no room for more of the log, and others cannot go on alone: nothing is written, and what is there can be "
+        "read; free some space there, and it goes on by itself"
     )

@@ -86,7 +86,7 @@ class Dropping(Rule):
         core = self.core
         self.alarm.off()
         left = any(self._left.values())
-        if left and not self._under_way and may_act(core, core.fence) and core.quorum and not core.cramped:
+        if left and not self._under_way and may_act(core, core.fence) and core.quorum:
             moved = self._piece()
             self.alarm.by(core.now + (PAUSE_MS if moved else LATE_MS) * MS)
         elif left:
@@ -114,7 +114,7 @@ class Dropping(Rule):
         core, local = self.core, self.core.local[name[1]]
         if not local.mine:
             return True, 0
-        if not local.active or local.role is Role.DRAINING:
+        if not local.active or local.role is Role.DRAINING or core.in_the_way(local.placement):
             return False, 0
         fragment = core.replica.fragments.get(name)
         if fragment is None:

@@ -315,7 +315,7 @@ class Expiry(Rule):
         """Look at the clock."""
         core = self.core
         self.alarm.off()
-        if may_act(core, core.fence) and core.quorum and not core.cramped:
+        if may_act(core, core.fence) and core.quorum:
             self._read_on()
             self._ripen()
             self._delete_some()
@@ -380,18 +380,24 @@ class Expiry(Rule):
         for number in list(self._ripe):
             if left <= 0:
                 return
+            local = leads(self.core, number)
+            if local is not None and not self._may_delete(local):
+                continue
             rows = self._ripe[number]
             piece = rows[-left:]
             del rows[-left:]
             if not rows:
                 del self._ripe[number]
             left -= len(piece)
-            local = leads(self.core, number)
             if local is not None and local.role is not Role.DRAINING:
                 self._delete(local, piece)
             else:
                 for row in piece:
                     self._note(number, row, self.core.wall_ms + LATE_MS)
+
+    def _may_delete(self, local: LocalPartition) -> bool:
+        """Whether that may be written where disks are full: only if somebody waits for it, who wants to read the rest."""
+        return bool(self._behind) or not self.core.in_the_way(local.placement)
 
 
 assert not NAME.fullmatch(EXPIRIES), "no client can name the engine's own namespace"

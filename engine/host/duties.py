@@ -402,7 +402,7 @@ class Duties:
             return  # else it is written, and the next turn takes it
         self.over, self._finish = True, None
         core = self.node.core
-        if core.cramped:  # there is no room for it, and what it would hold is in the log
+        if core.is_cramped:  # there is no room for it, and what it would hold is in the log
             done(self._all_written())
             return
         try:

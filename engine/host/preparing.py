@@ -2,9 +2,10 @@
 
 A disk on which the next segment finds no room ends nothing yet: the one that is written has half of its own left. It is
 tried again now and then, and the node is `cramped` meanwhile: it begins no checkpoint, for which there would be no room
-either; and one that is alone in its map, for which nobody else can go on, refuses what clients write and answers what they
-read. Where others have the data, it goes on until the segment is full, and ends before it has written half of something;
-they go on without it. Only a file that was still being made may be tried again: a sync that failed ends the node.
+either, and tells the other members. Where nobody else has all of the data, or those who have room are no majority, nothing
+new is written meanwhile (`engine.turn.core.Core.in_the_way`). Else it goes on until the segment is full, and ends before it
+has written half of something; the others go on without it. Only a file that was still being made may be tried again: a sync
+that failed ends the node.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Preparing:
         self._now = now
         if self._busy or self._ends():
             return
-        if self._node.core.cramped and not self._log.wants_next:
+        if self._node.core.is_cramped and not self._log.wants_next:
             probe("preparing.room_was_taken")  # there was room when the segment was full, before it was looked for again
             self._goes_on()
         if self._log.wants_index:
@@ -76,19 +77,20 @@ class Preparing:
     def _prepared(self, _: object, error: Exception | None) -> None:
         core = self._node.core
         if not (isinstance(error, DiskFull) and error.early):
-            if core.cramped and error is None:
+            if core.is_cramped and error is None:
                 self._goes_on()
             self._back(None, error)
             return
         self._busy, self._again_at = False, self._now + AGAIN_MS * MS
-        if not core.cramped:
+        if not core.is_cramped:
             probe("preparing.cramped")
-            core.cramped = True
+            core.note_cramped(core.node, True)
             self._doer.note(
                 f"NO ROOM for the log's next segment of {self._log.next_bytes} bytes ({error}): the node goes on while "
                 "this one lasts, and tries again; free some space"
             )
 
     def _goes_on(self) -> None:
-        self._node.core.cramped = False
+        core = self._node.core
+        core.note_cramped(core.node, False)
         self._doer.note("the disk has room again for the log's next segment: goes on")

@@ -32,7 +32,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     or other places of keys, or take a copy out. `anew`: partitions of which my copy is in sync by the map, and is to be
     taken anew; some of them, if that is all that is not whole here. `amends`: I know of light steps that bring a group,
     or by which a primary leaves a copy that is wrong. `backlogged`: my store does not keep up with what is written, so
-    that nothing new is to be begun where my copy is waited for.
+    that nothing new is to be begun where my copy is waited for. `cramped`: my disk has no room for what my log goes on in.
     """
 
     version: Version
@@ -57,6 +57,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
     anew: list[Number] = msgspec.field(default_factory=list)
     amends: bool = False
     backlogged: bool = False
+    cramped: bool = False
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", gc=False):

@@ -167,7 +167,7 @@ class Administration:
             "version": str(core.version),
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
-            "disk": core.room and {**core.room._asdict(), "low": core.room.low, "full": core.cramped},
+            "disk": core.room and {**core.room._asdict(), "low": core.room.low, "full": core.is_cramped},
             "moved": core.moved,
             "seen": sorted(node.membership.joining.seen),
             "partitions": roles,
@@ -200,12 +200,13 @@ class Administration:
         return status | self._map_status(topology) if topology is not None else status
 
     def _memory(self) -> dict[str, Any]:
-        """What waits for the store, and whose store does not keep up."""
+        """What waits for the store, whose store does not keep up, and whose disk has no room."""
         core = self.node.core
         return {
             "checkpointing": self.node.checkpointing,
             "in_no_checkpoint_bytes": core.replica.store.active_bytes,
             "backlogged": core.backlogged,
+            "cramped": core.cramped,
         }
 
     def _map_status(self, topology: Topology) -> dict[str, Any]:

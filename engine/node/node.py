@@ -298,7 +298,7 @@ class Node(Machines):
 
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()
-        if not self.checkpointing:
+        if not (self.checkpointing or core.is_cramped):
             first = min(first, core.now if self.demander.waits else self._checkpoint_at)
         return max(core.now + 1, first) if first < NEVER else None
 
@@ -317,7 +317,7 @@ class Node(Machines):
         )
         if core.backlogged or active >= self._checkpoint_bytes:
             core.note_backlog(core.node, core.is_backlogged())
-        if due and not (self.checkpointing or core.cramped):
+        if due and not (self.checkpointing or core.is_cramped):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
             self.checkpoint_wanted = False

@@ -138,9 +138,9 @@ class Coordinator(Asking):
             probe("tx.split_in_vain")  # an exchange came in between, and nothing of it has begun
             self._turn_away(transaction, begun=False)
             return
-        found = [self.admission.backlogged(core.local[p.partition]) for p in parts.values()] if core.backlogged else []
-        if node := next(filter(None, found), None):
-            self._turn_away(transaction, begun=False, backlogged=node)
+        held_back = (self.admission.held_back(core.local[p.partition]) for p in parts.values())
+        if (core.cramped or core.backlogged) and (why := next(filter(None, held_back), None)):
+            self._turn_away(transaction, begun=False, why=why)
             return
         if len(parts) == 1 and not transaction.prepare_only:
             self._commit_alone(transaction, parts[transaction.decision])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from engine.data.admission import HeldBack
 from engine.data.replication import Replication
 from engine.data.waiter import Acked
 from engine.data.writes import Writes
@@ -251,12 +252,12 @@ class Deciding(Rule):
         del self.active[transaction.tx]
         self._over.setdefault(transaction.decision, []).append(transaction.tx)
 
-    def _turn_away(self, transaction: Transaction, *, begun: bool, backlogged: NodeId | None = None) -> None:
-        """Whoever waits for its end is to ask again, where it is decided now; or when the store of a copy has kept up."""
+    def _turn_away(self, transaction: Transaction, *, begun: bool, why: HeldBack | None = None) -> None:
+        """Whoever waits for its end is to ask again, where it is decided now; or when copies have room."""
         del self.active[transaction.tx]
         for session, request_id, _ in transaction.asked:
-            if backlogged is not None:
-                self.admission.refuse_backlogged(session, request_id, backlogged)
+            if why is not None:
+                self.admission.refuse(session, request_id, why)
             else:
                 self.desk.remap(session, request_id, begun=begun)
         for session, unlock in transaction.unlocks:

@@ -23,7 +23,7 @@ from rebalance.lives import INCARNATION_BITS, Life, in_brief
 from rebalance.namespaces import NamespaceSettings
 from rebalance.partition import LocalPartition
 from rebalance.ports import LITTLE, MS, WORK_MAX
-from rebalance.table import Topology, version_of
+from rebalance.table import Placement, Topology, version_of
 from wal.ids import FIRST_ERA, NO_VERSION, Namespace, NodeId, Version, partitions_of
 from wal.records import Record, Write
 
@@ -79,7 +79,6 @@ class Core:
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.room: Room | None = None  # on its disk; whoever drives this node says so now and then
         self.moved = False  # its data directory is not where it was opened; whoever drives this node says so
-        self.cramped = False  # its disk has no room for what the log goes on in; whoever drives this node says so
         self.effects = Effects()
         self.durable_lsn = durable_lsn
         self.boot_lsn = durable_lsn
@@ -98,6 +97,8 @@ class Core:
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.backlogged: list[NodeId] = []  # members, and this node, whose store does not keep up
+        self.cramped: list[NodeId] = []  # the same, whose disk has no room for what the log goes on in
+        self._carried_without = False  # the other members are a majority
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
@@ -148,8 +149,31 @@ class Core:
 
     def note_backlog(self, node: NodeId, backlogged: bool) -> None:
         """Whether the store of a member, or of this node, does not keep up."""
-        if backlogged is not (node in self.backlogged):
-            self.backlogged = [*self.backlogged, node] if backlogged else [n for n in self.backlogged if n != node]
+        self.backlogged = _noted(self.backlogged, node, backlogged)
+
+    @property
+    def is_cramped(self) -> bool:
+        """The disk of this node has no room for what the log goes on in; whoever drives it notes that."""
+        return self.node in self.cramped
+
+    def note_cramped(self, node: NodeId, cramped: bool) -> None:
+        """Whether the disk of a member, or of this node, has no room for what the log goes on in."""
+        if cramped is not (node in self.cramped):
+            self.cramped = _noted(self.cramped, node, cramped)
+            self._look_who_carries()
+
+    def _look_who_carries(self) -> None:
+        topology, cramped = self.topology, self.cramped
+        if cramped and topology is not None:
+            self._carried_without = topology.carried_by([m.node for m in topology.members if m.node not in cramped])
+
+    def in_the_way(self, placement: Placement) -> tuple[NodeId, ...]:
+        """Because of whose disks nothing new is begun in a partition: to write there may end these nodes for want of room,
+        and those that would be left have not all of it, or are no majority."""
+        cramped = self.cramped
+        if not cramped or (self._carried_without and not all(node in cramped for node in placement.in_sync)):
+            return ()
+        return tuple(node for node in placement.copies if node in cramped)
 
     @property
     def claim_lsn(self) -> int:
@@ -170,6 +194,8 @@ class Core:
         """This map is committed."""
         self.topology, self.version_number = topology, topology.version.number
         self.backlogged = [n for n in self.backlogged if topology.member(n) is not None]
+        self.cramped = [n for n in self.cramped if n == self.node or topology.member(n) is not None]
+        self._look_who_carries()
         self.fence = topology.fenced
         self.namespaces = topology.namespaces
         self.read_only = topology.read_only() if topology.namespaces else {}
@@ -380,3 +406,10 @@ class Core:
     def note(self, text: str) -> None:
         """Tell the operator."""
         self.effects.notes.append(text)
+
+
+def _noted(nodes: list[NodeId], node: NodeId, there: bool) -> list[NodeId]:
+    """Nodes of whom something is so, after one has said whether it is so of it."""
+    if there is (node in nodes):
+        return nodes
+    return [*nodes, node] if there else [n for n in nodes if n != node]

@@ -59,7 +59,7 @@ async def _alone(directory: Path) -> None:
             assert not server.driver.stopped.done(), notes
             assert await space.get(b"first") == VALUE
             assert await space.count() == written + 1
-            with pytest.raises(DiskFull, match="the disk of n1 has no room for more of its log"):
+            with pytest.raises(DiskFull, match="the disk of n1 has no room for more of the log"):
                 await space.put(b"first", b"another")
             with pytest.raises(DiskFull):
                 async with db.transaction() as tx:
@@ -119,10 +119,27 @@ class _AtOnce:
             back(done, None)
 
 
+class _Core:
+    """The part of a node's core that is needed."""
+
+    node = "n1"
+
+    def __init__(self) -> None:
+        self.noted: list[bool] = []
+
+    @property
+    def is_cramped(self) -> bool:
+        return bool(self.noted) and self.noted[-1]
+
+    def note_cramped(self, node: str, cramped: bool) -> None:
+        assert node == self.node
+        self.noted.append(cramped)
+
+
 def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() -> None:
     """Else it would last until half of that segment is written: nothing is, where clients wait for the store (seed 875)."""
     disk, settings = MemoryDisk(), LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20)
-    log, doer, core = open_log(disk, settings), _AtOnce(), SimpleNamespace(cramped=False)
+    log, doer, core = open_log(disk, settings), _AtOnce(), _Core()
     preparing = Preparing(
         doer, cast("Node", SimpleNamespace(core=core)), log, ends=lambda: False, fail=lambda error: pytest.fail(str(error))
     )
@@ -131,11 +148,11 @@ def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() 
         append(log, update(next(written), 1000))
     disk.capacity = disk.used
     preparing.look(now=1)
-    assert core.cramped
+    assert core.noted == [True]
     disk.capacity = None
     segments = len(log.segments())
     while len(log.segments()) == segments:
         append(log, update(next(written), 1000))
     preparing.look(now=2)
-    assert not core.cramped
+    assert core.noted == [True, False]
     assert [note.split(" for ")[0] for note in doer.notes] == ["NO ROOM", "the disk has room again"]

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.turn.events import LogMayShrink
+from rebalance.table import Placement
 from tests.sim.machine import Machine
 from tests.sim.planted.elections import whoever_never_answers_is_waited_for
 from tests.sim.planted.fault import Faults, around, during, replace
 from tests.support.memory_disk import MemoryFile
+from wal.ids import NodeId
 
 DEEDS = Faults()
 
@@ -146,3 +148,22 @@ def a_store_is_not_waited_for(machine: Machine) -> None:
     """Whatever lies in memory and in no checkpoint, more is begun."""
     assert machine.node is not None
     replace(machine.node.core, "is_backlogged", lambda: False)
+
+
+@DEEDS.fault("4")
+def full_disks_are_written_to(machine: Machine) -> None:
+    """Whosever disks have no room for more of their logs, more is begun."""
+    assert machine.node is not None
+    replace(machine.node.core, "in_the_way", lambda placement: ())
+
+
+@DEEDS.fault("4")
+def a_copy_with_room_is_enough(machine: Machine) -> None:
+    """Whoever has room and all of a partition is taken to go on alone, also where it is no majority."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def in_the_way(placement: Placement) -> tuple[NodeId, ...]:
+        return placement.in_sync if all(node in core.cramped for node in placement.in_sync) else ()
+
+    replace(core, "in_the_way", in_the_way)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.client.calls import PutCall
+from engine.errors import DiskFull
 from engine.protocol.requests import Put
 from engine.state.store import ROW_OVERHEAD_BYTES
 from engine.turn.core import BACKLOGGED_AT
@@ -13,6 +14,7 @@ from engine.turn.settings import Durability
 from tests.sim.costs import Modelled
 from tests.sim.network import MS
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, SETTINGS, Stage, Stories, key
+from tests.sim.violation import Violation
 from tests.sim.world import SECOND, Plant
 from wal import verify
 from wal.ids import PARTITIONS_MAX, partition_of
@@ -275,6 +277,79 @@ def a_store_that_does_not_keep_up(plant: Plant | None) -> None:
         enough = BACKLOGGED_AT * small.checkpoint_bytes + 2 * at_once * (size + ROW_OVERHEAD_BYTES)
         stage.must(small.checkpoint_bytes < most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
         stage.curtain()
+
+
+@story
+def the_disks_of_all_nodes_are_full(plant: Plant | None) -> None:
+    """No node finds room for the next segment of its log. Writes are refused, of one key as of several; reads are answered;
+    nobody ends, however long that lasts, and it goes on when there is room."""
+    with Stage(plant) as stage:
+        _fill(stage, "n1", "n2", "n3")
+        stage.must(stage.get(key(0)) == b"first", "what is there is read")
+        stage.wait(30_000)
+        for name in (key(0), key(1), key(2)):
+            _must_be_refused(stage, name, alone=True)
+            _must_be_refused(stage, name, alone=False)
+        stage.must(stage.get(key(0)) == b"first", "and still after half a minute")
+        _empty(stage, "n1", "n2", "n3")
+
+
+@story
+def the_disks_of_most_nodes_are_full(plant: Plant | None) -> None:
+    """n3 has room and a copy of everything. Without n1 and n2 it could decide nothing: nothing is written that they get."""
+    with Stage(plant) as stage:
+        _fill(stage, "n1", "n2")
+        _must_be_refused(stage, key(2), alone=True)
+        stage.must(stage.get(key(0)) == b"first", "what is there is read")
+        _empty(stage, "n1", "n2")
+
+
+@story
+def the_disk_of_one_node_is_full(plant: Plant | None) -> None:
+    """The others are a majority and have all of it: they go on, also when n3 had no room left and has ended."""
+    with Stage(plant) as stage:
+        node = stage["n3"]
+        node.disk.capacity = node.disk.used
+        for number in range(400):
+            stage.put(key(0, number % 8), b"v" * FILLS)
+        stage.must(not node.up, "n3 has ended")
+        node.disk.repair()
+        stage.start("n3")
+        stage.curtain()
+
+
+FILLS = 1 << 10
+
+
+def _fill(stage: Stage, *names: str) -> None:
+    """Fill the disks of some nodes, and write until that is refused."""
+    stage.put(key(0), b"first")
+    for name in names:
+        stage[name].disk.capacity = stage[name].disk.used
+    for number in range(400):
+        task = stage.begin(_write(stage, key(1, number % 8), b"v" * FILLS, alone=bool(number % 2)))
+        stage.until(lambda task=task: task.done, "a client is answered")  # type: ignore[misc]  # its own
+        if task.failure is not None:
+            stage.must(isinstance(task.failure, DiskFull), f"a client was told {task.failure!r}")
+            return
+    raise Violation("story", "disks without room are written to for ever")
+
+
+def _must_be_refused(stage: Stage, name: bytes, *, alone: bool) -> None:
+    task = stage.begin(_write(stage, name, b"another", alone=alone))
+    stage.until(lambda: task.done, "a client is answered")
+    stage.must(isinstance(task.failure, DiskFull), f"it is said that disks are full, and not {task.failure!r}")
+
+
+def _empty(stage: Stage, *names: str) -> None:
+    """Nobody has ended. There is room again: writes go on."""
+    for name in names:
+        stage.must(stage[name].up, f"{name} goes on: {stage[name].why}")
+        stage[name].disk.repair()
+    stage.wait(5_000)
+    for number in range(PARTITIONS):
+        stage.put(key(number), b"last")
+    stage.curtain()
 
 
 async def _write(stage: Stage, name: bytes, value: bytes, *, alone: bool) -> None:
