@@ -87,9 +87,7 @@ class Membership(Rule):
         self._reason_since: int | None = None
         self._led_since: int | None = None  # when the exchange began that this node leads
         self._passed_over_since: int | None = None  # when this node, the coordinator, came to be too slow to be waited for
-        self._rest_until = 0
-        self._stepped_at = 0
-        self._next_heartbeat = 0
+        self._rest_until = self._stepped_at = self._next_heartbeat = 0
         self._said_promoting = False  # in its last one
         self._look_at = 0  # not before this it is looked again whether an exchange is due
         self._pace = min(core.settings.heartbeat_ms, core.settings.exchange_delay_ms // 2) * MS  # from one look to the next
@@ -112,8 +110,7 @@ class Membership(Rule):
         if not self._goes_with_ours(sender, message):
             return
         if message.version >= self.core.version:
-            said = message.durable_lsn, message.voted_lsn
-            self.claims.note(sender, message.life, *said, version=message.version)
+            self.claims.note(sender, message.life, message.durable_lsn, message.voted_lsn, version=message.version)
         if message.version < self.core.version:
             self.detector.note_silent(sender, message.silent)  # it may lack the map because it hears nobody
             if self.core.now - self._stepped_at >= self.core.settings.heartbeat_ms * MS:
@@ -210,10 +207,9 @@ class Membership(Rule):
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
         core = self.core
-        beat = core.settings.heartbeat_ms * MS
         self._notice_silence()
         if core.now >= self._next_heartbeat:
-            self._next_heartbeat = core.now + beat
+            self._next_heartbeat = core.now + core.settings.heartbeat_ms * MS
             self._beat()
             core.quorum = self.detector.has_quorum()
         if core.now >= self._look_at or self.steps.take_news():
@@ -226,6 +222,10 @@ class Membership(Rule):
     def _look_by(self, at: int) -> None:
         """Look then whether an exchange is due, also if nothing comes until then."""
         self._look_at, self._looks_soon = at, True
+
+    def beat_soon(self) -> None:
+        """Others are to know in the next turn what this node has to say."""
+        self._next_heartbeat = self.core.now
 
     def flush(self) -> None:
         """Tell the coordinator of the copies that were vouched for in this turn; heartbeats say it again."""
@@ -247,8 +247,7 @@ class Membership(Rule):
         heard_again, self.detector.heard_again = self.detector.heard_again, False
         if not heard_again and self._silence_at is not None and self.core.now < self._silence_at:
             return
-        silent = self.detector.silent()
-        if silent != self._silent:
+        if (silent := self.detector.silent()) != self._silent:
             if any(n not in silent for n in self._silent):
                 self._next_heartbeat = self.core.now  # who joins waits until everybody hears it
             self._silent = silent
@@ -340,8 +339,7 @@ class Membership(Rule):
     def _note_pace(self, node: NodeId, beat: Heartbeat) -> None:
         """How fast a member says that it is, and whether its copies are whole; this one too."""
         self.core.note_backlog(node, beat.backlogged)
-        if node != self.core.node:  # what it said of itself is a turn old
-            self.core.note_cramped(node, beat.cramped)
+        self.core.note_cramped(node, beat.cramped)
         if beat.emptied:
             self.reasons.emptied[node] = beat.anew
         else:
@@ -409,8 +407,7 @@ class Membership(Rule):
             return True
         if not topology.carried_by(names):
             return True
-        self._reason_since = None
-        self._led_since = core.now
+        self._reason_since, self._led_since = None, core.now
         self._invited = [c for c in alive if not is_member(topology, c)]
         self.exchange.begin(intent)
         return True

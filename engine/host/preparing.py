@@ -84,13 +84,12 @@ class Preparing:
         self._busy, self._again_at = False, self._now + AGAIN_MS * MS
         if not core.is_cramped:
             probe("preparing.cramped")
-            core.note_cramped(core.node, True)
+            self._node.note_cramped(True)
             self._doer.note(
                 f"NO ROOM for the log's next segment of {self._log.next_bytes} bytes ({error}): the node goes on while "
                 "this one lasts, and tries again; free some space"
             )
 
     def _goes_on(self) -> None:
-        core = self._node.core
-        core.note_cramped(core.node, False)
+        self._node.note_cramped(False)
         self._doer.note("the disk has room again for the log's next segment: goes on")

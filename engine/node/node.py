@@ -298,9 +298,16 @@ class Node(Machines):
 
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()
-        if not (self.checkpointing or core.is_cramped):
-            first = min(first, core.now if self.demander.waits else self._checkpoint_at)
+        if not self.checkpointing:
+            waits = self.demander.waits and not core.is_cramped
+            first = min(first, core.now if waits else self._checkpoint_at)
         return max(core.now + 1, first) if first < NEVER else None
+
+    def note_cramped(self, cramped: bool) -> None:
+        """Its disk has no room for what the log goes on in, or has some again: others know at once, as all that is written
+        before they do takes of the room that is left."""
+        self.core.note_cramped(self.core.node, cramped)
+        self.membership.beat_soon()
 
     # Checkpoints.
 
@@ -317,7 +324,9 @@ class Node(Machines):
         )
         if core.backlogged or active >= self._checkpoint_bytes:
             core.note_backlog(core.node, core.is_backlogged())
-        if due and not (self.checkpointing or core.is_cramped):
+        if due and core.is_cramped:  # there is no room for it, either: looked at again with the next beat
+            self._checkpoint_at = max(self._checkpoint_at, core.now + core.settings.heartbeat_ms * MS)
+        elif due and not self.checkpointing:
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
             self._checkpoint_bytes, self._staggers = core.settings.checkpoint_bytes, False
             self.checkpoint_wanted = False

@@ -194,7 +194,8 @@ class Core:
         """This map is committed."""
         self.topology, self.version_number = topology, topology.version.number
         self.backlogged = [n for n in self.backlogged if topology.member(n) is not None]
-        self.cramped = [n for n in self.cramped if n == self.node or topology.member(n) is not None]
+        for node in [n for n in self.cramped if n != self.node and topology.member(n) is None]:
+            self.note_cramped(node, False)
         self._look_who_carries()
         self.fence = topology.fenced
         self.namespaces = topology.namespaces

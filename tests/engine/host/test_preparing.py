@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -119,40 +118,36 @@ class _AtOnce:
             back(done, None)
 
 
-class _Core:
-    """The part of a node's core that is needed."""
-
-    node = "n1"
+class _Node:
+    """The part of a node that is needed, and of its core."""
 
     def __init__(self) -> None:
+        self.core = self
         self.noted: list[bool] = []
 
     @property
     def is_cramped(self) -> bool:
         return bool(self.noted) and self.noted[-1]
 
-    def note_cramped(self, node: str, cramped: bool) -> None:
-        assert node == self.node
+    def note_cramped(self, cramped: bool) -> None:
         self.noted.append(cramped)
 
 
 def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() -> None:
     """Else it would last until half of that segment is written: nothing is, where clients wait for the store (seed 875)."""
     disk, settings = MemoryDisk(), LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20)
-    log, doer, core = open_log(disk, settings), _AtOnce(), _Core()
-    preparing = Preparing(
-        doer, cast("Node", SimpleNamespace(core=core)), log, ends=lambda: False, fail=lambda error: pytest.fail(str(error))
-    )
+    log, doer, node = open_log(disk, settings), _AtOnce(), _Node()
+    preparing = Preparing(doer, cast("Node", node), log, ends=lambda: False, fail=lambda error: pytest.fail(str(error)))
     written = itertools.count(1)
     while not log.wants_next:
         append(log, update(next(written), 1000))
     disk.capacity = disk.used
     preparing.look(now=1)
-    assert core.noted == [True]
+    assert node.noted == [True]
     disk.capacity = None
     segments = len(log.segments())
     while len(log.segments()) == segments:
         append(log, update(next(written), 1000))
     preparing.look(now=2)
-    assert core.noted == [True, False]
+    assert node.noted == [True, False]
     assert [note.split(" for ")[0] for note in doer.notes] == ["NO ROOM", "the disk has room again"]

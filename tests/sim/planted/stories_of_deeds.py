@@ -286,11 +286,13 @@ def the_disks_of_all_nodes_are_full(plant: Plant | None) -> None:
     with Stage(plant) as stage:
         _fill(stage, "n1", "n2", "n3")
         stage.must(stage.get(key(0)) == b"first", "what is there is read")
+        logged = _logged(stage)
         stage.wait(30_000)
         for name in (key(0), key(1), key(2)):
             _must_be_refused(stage, name, alone=True)
             _must_be_refused(stage, name, alone=False)
         stage.must(stage.get(key(0)) == b"first", "and still after half a minute")
+        stage.must(_logged(stage) - logged <= BY_THEMSELVES, "the room that is left is not filled for nothing")
         _empty(stage, "n1", "n2", "n3")
 
 
@@ -319,6 +321,14 @@ def the_disk_of_one_node_is_full(plant: Plant | None) -> None:
 
 
 FILLS = 1 << 10
+BY_THEMSELVES = 30
+"""So many records three nodes may log when nobody writes."""
+
+
+def _logged(stage: Stage) -> int:
+    """How many records are in the logs of all nodes."""
+    nodes = [machine.node for machine in stage.world.machines.values()]
+    return sum(node.core.durable_lsn for node in nodes if node is not None)
 
 
 def _fill(stage: Stage, *names: str) -> None:
