@@ -276,7 +276,7 @@ class Database(OfThisProcess, BlockingNamespaces):
                 "the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
             )
         immortal(native.session)
-        native.session.failure = errors.UsageError("this was begun before os.fork(): it belongs to the parent process")
+        native.session.leave_to_parent()
         self._loop.begin()
         native.session = self._loop.run(self._again()).session
 

@@ -106,6 +106,11 @@ class Session:
             await asyncio.sleep(TICK_SECONDS)
         return True
 
+    def leave_to_parent(self) -> None:
+        """This is the child of a fork: nothing is asked here any more, and no id drawn, which the parent draws, too."""
+        self.failure = errors.UsageError("this was begun before os.fork(): it belongs to the parent process")
+        self._thread = 0  # that of the loop here may be called as the parent's is
+
     def fail(self, error: errors.Error) -> None:
         """The node is gone for good: every call ends with this, or as unknown if it may have been done."""
         self.failure = error

@@ -38,8 +38,12 @@ ns = db.namespace("forks", codec="json")
 ns["k"] = "parent"
 tx = db.transaction()
 tx.namespace(ns).put("t", 1)
+later = db.transaction(concurrency="OPTIMISTIC")
+later.namespace(ns).put("l", 1)
 
 def child():
+    ns["k"]
+    print("child", told(lambda: later.id))
     threads = [threading.Thread(target=ns.put, args=(f"c{n}", n)) for n in range(4)]
     for thread in threads:
         thread.start()
@@ -53,7 +57,8 @@ def child():
 
 in_child(child)
 tx.commit()
-print("parent reads", ns["k"], ns["t"], ns["c3"])
+later.commit()
+print("parent reads", ns["k"], ns["t"], ns["l"], ns["c3"])
 in_child(db.close)
 print("parent reads", ns["k"])
 db.close()
@@ -90,11 +95,12 @@ def run(story: str, argument: str) -> list[str]:
 
 def test_a_client_connects_anew_in_the_child_of_a_fork(addresses: str) -> None:
     assert run(CONNECTED, addresses) == [
+        "child UsageError: this was begun before os.fork(): it belongs to the parent process",
         "child reads parent {'c0': 0, 'c1': 1, 'c2': 2, 'c3': 3}",
         "child UsageError: this was begun before os.fork(): it belongs to the parent process",
         "grandchild reads parent",
         "child UsageError: the database was closed",
-        "parent reads parent 1 3",
+        "parent reads parent 1 1 3",
         "parent reads parent",
     ]
 
