@@ -9,6 +9,10 @@ from xxhash import xxh3_64_intdigest
 
 from wal.records import Write
 
+DIGEST_EVERY = 1024
+"""A digest is kept each so many counters, to compare histories of copies that stand at different counters."""
+DIGESTS_KEPT = 32
+
 _ENTRY = struct.Struct(">QQBQ")  # counter, issuing epoch, outcome, hash of the value
 PUT, DELETE, CLOSED = 1, 2, 3
 pack = _ENTRY.pack

@@ -19,7 +19,7 @@ from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
 from rebalance.surveying import Room, Surveys
 from rebalance.table import Topology, back_off_ms
-from rebalance.unconfirmed import KEYS_AT_ONCE, Unconfirmed
+from rebalance.unconfirmed import Unconfirmed, ends_in_pieces
 from wal import records as r
 from wal.ids import Fragment, NodeId, TxId
 from wal.probe import probe
@@ -129,10 +129,10 @@ class Session:
         if whole is None or name[1] not in self.partitions:
             return False
         ready = r.FragmentReady(*name, whole.up_to, whole.digest, epochs=whole.epochs, full=True)
-        if len(core.replica.fragment(name).suspects) <= KEYS_AT_ONCE:
-            core.log(ready)
-        else:
+        if ends_in_pieces(core.replica.fragment(name), whole.up_to):
             self.room.append(Unconfirmed(ready, core.local[name[1]].epoch))
+        else:
+            core.log(ready)
         return True
 
     def has_room(self, core: Node) -> bool:

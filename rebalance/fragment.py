@@ -18,23 +18,19 @@ epoch, outcome, key, value) as LWM advances: equal epoch table and LWM mean equa
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
-from rebalance.chained import PUT, chain, digest_of, pack
+from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT, PUT, chain, digest_of, pack
+from rebalance.epochs import Epochs, epoch_at, noted, one_table
+from rebalance.links import Links
 from wal.counters import PartitionCounter
-from wal.ids import Fragment, fragment_name
+from wal.ids import COUNTER_MAX, Fragment, fragment_name
 from wal.records import Write
-
-DIGEST_EVERY = 1024
-"""A digest is kept each so many counters, to compare histories of copies that stand at different counters."""
-DIGESTS_KEPT = 32
 
 
 class CannotUndo(Exception):
@@ -45,19 +41,11 @@ KNOWN, NEW, NEWEST = range(3)
 """What `FragmentState.apply` says of a write."""
 _Digested: TypeAlias = tuple[Write, list[bytes], int | None, int | None]
 """See `FragmentState.note_digested`."""
-Epochs: TypeAlias = tuple[tuple[int, int], ...]
-"""An epoch table: (epoch, its first counter)."""
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 """What is mostly empty is this one, and not a dict for each of very many fragments."""
-
-
-@lru_cache(4_096)
-def one_table(epochs: Epochs) -> Epochs:
-    """An equal table: fragments of one history have the same one, not one each."""
-    return epochs
 
 
 class FragmentState:
@@ -102,7 +90,7 @@ class FragmentState:
         self.digested: dict[int, _Digested] | None = None  # of large writes, what was worked out
         self.loading = False  # emptied, and not whole yet: its counters count for nothing
         self.history_from = 0  # the log holds every write above this counter
-        self.suspects: Mapping[bytes, None] = NOTHING  # rows that may be wrong: undone, live while loading
+        self.suspects: Mapping[bytes, int] = NOTHING  # rows that may be wrong: undone, or of a counter, live while loading
         self.changed_for = 0  # the checkpoint that is the first to have it as it is now, by number
         self.tombstones: Mapping[bytes, int] = NOTHING  # deletes in the store that may go when stable has passed them
         self.dropped = 0  # no delete above this counter has gone from the store
@@ -171,7 +159,7 @@ class FragmentState:
         epochs = self.epochs
         if not epochs or epochs[-1][0] != write.epoch:
             self._note_epoch(write)
-        digest = self.digest = chain(self.digest, write) if not self.digested else self._digest_after(write)
+        digest = self.digest = chain(self.digest, write) if not self.digested else self.digest_after(self.digest, write)
         if self.unstable:
             self.unstable.append((end, digest, write))
         else:
@@ -208,24 +196,17 @@ class FragmentState:
         which digest comes `after` which, if that is known."""
         self.digested = {**(self.digested or {}), write.start: (write, entries, before, after)}
 
-    def _digest_after(self, write: Write) -> int:
+    def digest_after(self, digest: int, write: Write) -> int:
         """As `chain` has it; with what was worked out of this write, and of no other one at the same counters."""
-        assert self.digested is not None
+        if not self.digested:
+            return chain(digest, write)
         known, entries, before, after = self.digested.pop(write.start, (None, [], None, None))
         if known is not write:
-            return chain(self.digest, write)
-        return after if after is not None and before == self.digest else digest_of(entries, self.digest)
+            return chain(digest, write)
+        return after if after is not None and before == digest else digest_of(entries, digest)
 
     def _note_epoch(self, write: Write) -> None:
-        first = write.start + 1
-        at = bisect_right(self.epochs, first, key=_first)
-        if at and self.epochs[at - 1][0] == write.epoch:
-            return
-        assert not at or self.epochs[at - 1][0] < write.epoch, (
-            f"{self}: counter {first} was issued in epoch {write.epoch}, expected {self.epochs[at - 1][0]}"
-        )
-        kept = at - 1 if at and self.epochs[at - 1][1] == first else at  # one in which nothing was written leaves no trace
-        self.epochs = one_table((*self.epochs[:kept], (write.epoch, first), *self.epochs[at:]))
+        self.epochs = noted(self.epochs, write.epoch, write.start + 1, self)
 
     def note_stable(self, stable: int) -> bool:
         """Everything up to `stable` is on every in-sync copy: forget the tail up to there. True if there was some.
@@ -277,7 +258,7 @@ class FragmentState:
         self.counter.cut(above)
         self.unstable = [each for each in self.unstable if each[0] <= above] or ()
         self.beyond = {start: w for start, w in self.beyond.items() if w.end <= above} or NOTHING
-        self.doubt(key for write in undone for key in write.keys)
+        self.doubt(dict.fromkeys((key for write in undone for key in write.keys), 0))
         if above < lwm:
             self.digest = self.unstable[-1][1] if self.unstable else self.stable_digest
             self.digests = tuple(d for d in self.digests if d[0] <= above)
@@ -289,21 +270,37 @@ class FragmentState:
         self.__init__(self.name)  # type: ignore[misc]  # a cleared fragment is a new one
         self.loading = loading
 
-    def ready(self, lwm: int, digest: int, epochs: Iterable[tuple[int, int]], *, full: bool) -> None:
-        """A transfer up to `lwm` is complete: what the supplier had there holds here."""
+    def ready(
+        self, lwm: int, digest: int, epochs: Iterable[tuple[int, int]], *, full: bool, links: Links | None = None
+    ) -> int:
+        """A transfer up to `lwm` is complete: what the supplier had there holds here.
+
+        `links`: how some of what came live follows on that. Returns how many keys were still to be linked.
+        """
+        linked = 0
         if full:
             for start, delta in self.counter.missing(lwm):
                 self.counter.update(start, delta)
-            later = [w for w in self.tail() if w.end > lwm]
-            self.unstable = ()
-            self.beyond = {w.start: w for w in later} or NOTHING
-            self.stable, self.stable_digest, self.digest = lwm, digest, digest
-            self.digests = ((lwm, digest),)
+            if links is None or links.after != (lwm, digest):
+                links = Links(lwm, digest)
+            linked = links.go_on(self, COUNTER_MAX)
+            end = self.counter.lwm
+            assert links.at == end, f"{self}: a write crosses {lwm}, or lwm"
+            if self.counter.highest_applied == end:
+                self.beyond = NOTHING
+            else:
+                self.beyond = {start: write for start, write in self.beyond.items() if start >= end}
+            self.unstable = links.writes
+            self.stable, self.stable_digest, self.digest = links.stable, links.stable_digest, links.digest
+            self.digests = links.digests
             self.epochs = one_table(tuple(epochs))
+            for write in links.begins:
+                self._note_epoch(write)
             self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
-            self.note_stable(self._pass(lwm))
+            self.note_stable(links.said)
         assert not self.loading, f"{self}: a fragment that was cleared needs a full transfer"
+        return linked
 
     @classmethod
     def from_stable(cls, name: Fragment, stable: tuple[int, int], epochs: list[tuple[int, int]], tail: list[Write]) -> Self:
@@ -325,11 +322,19 @@ class FragmentState:
 
     # Its rows, as far as they are not simply there.
 
-    def doubt(self, keys: Iterable[bytes]) -> None:
-        """The rows of these keys may be wrong."""
+    def doubt(self, rows: Mapping[bytes, int]) -> None:
+        """The rows of these keys may be wrong: each with the counter that it has by a live write, while loading; or 0."""
         suspects = own(self.suspects)
-        suspects.update(dict.fromkeys(keys))
+        suspects.update(rows)
         self.suspects = suspects or NOTHING
+
+    def doubt_live(self, key: bytes, counter: int) -> None:
+        """The same of a key that was written live while loading."""
+        suspects = self.suspects
+        if isinstance(suspects, dict):
+            suspects[key] = counter
+        else:
+            self.suspects = {key: counter}
 
     def confirm(self, keys: Iterable[bytes]) -> None:
         """They are right."""
@@ -383,8 +388,7 @@ class FragmentState:
 
     def epoch_at(self, counter: int) -> int:
         """The epoch that issued `counter`."""
-        at = bisect_right(self.epochs, counter, key=_first)
-        return self.epochs[at - 1][0] if at else 0
+        return epoch_at(self.epochs, counter)
 
     def digest_at(self, counter: int) -> int | None:
         """The digest at `counter`, if it is still known."""
@@ -444,7 +448,3 @@ def own(found: Mapping[_K, _V]) -> dict[_K, _V]:
 
 def _start(write: Write) -> int:
     return write.start
-
-
-def _first(entry: tuple[int, int]) -> int:
-    return entry[1]

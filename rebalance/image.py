@@ -112,7 +112,11 @@ def fragment_of(name: Fragment, image: FragmentImage, row: Row | None = None) ->
         raise ValueError(f"{fragment_name(name)}: the checkpoint says {stored}, its tail says {state.counter}")
     state.loading = image.loading
     state.history_from = image.history_from
-    state.doubt(image.suspects)
+    state.doubt(dict.fromkeys(image.suspects, 0))
+    if state.loading and state.suspects:
+        suspects = state.suspects
+        for write in state.tail():  # in order: the last one to have written a key
+            state.doubt({key: at for at, key in enumerate(write.keys, write.start + 1) if key in suspects})
     state.bury_all(dict(image.tombstones))
     state.dropped = image.stable
     return state

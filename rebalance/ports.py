@@ -16,6 +16,7 @@ import msgspec
 from rebalance.by_fragment import ByFragment
 from rebalance.contents import Entry, Reading, Walk
 from rebalance.fragment import FragmentState
+from rebalance.links import AllLinks
 from rebalance.messages import CopyMessage
 from rebalance.partition import LocalPartition, PartitionState
 from rebalance.table import Topology
@@ -32,7 +33,7 @@ processor. Who does work says so in `Node.work`; who could do too much does a pi
 BYTES_OF_WORK = 4 << 10
 """So many bytes of what may be large are as much work, whoever logs or says them: a turn has room for 8 MiB."""
 LITTLE = WORK_MAX // 10
-"""What a turn does of something that nobody waits for, so that whoever waits for something else hardly notices."""
+"""What a turn does of what nobody waits for, so that whoever waits for something else hardly notices."""
 
 
 T = TypeVar("T")
@@ -46,9 +47,6 @@ def all_of(pieces: Generator[int, None, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
-
-
-# Tasks: slow things that end in an event.
 
 
 class OpenHistory(msgspec.Struct, frozen=True, gc=False):
@@ -81,9 +79,6 @@ class HistoryRead(msgspec.Struct, frozen=True, gc=False):
     writes: list[r.Write]
     done: bool
     missed: list[tuple[str, int]]
-
-
-# What may be seen.
 
 
 class Settings(Protocol):
@@ -212,6 +207,9 @@ class Rows(Protocol):
 
 class Copies(Protocol):
     """What this node has."""
+
+    links: AllLinks
+    """How what came live to copies that are being filled follows their transfers."""
 
     @property
     def fragments(self) -> Mapping[Fragment, FragmentState]:

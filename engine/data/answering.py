@@ -13,7 +13,6 @@ from typing import TypeAlias
 from engine.protocol.requests import Request
 from engine.turn.core import Core
 from engine.turn.events import SessionId
-from rebalance.ports import WORK_MAX
 from wal.ids import NodeId
 from wal.probe import probe
 
@@ -43,29 +42,23 @@ class Answering:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._left = deque[Then]()
+        self.left = deque[Then]()
 
-    def give(self, confirmed: Sequence[Then]) -> None:
-        """Answer these, after those that are left."""
-        core, left = self._core, self._left
-        if left or core.work + len(confirmed) > WORK_MAX:
-            probe("read.answered_in_pieces")
-            if not left:
-                core.resume(self._go_on)
-            left.extend(confirmed)
-            return
-        core.work += len(confirmed)
-        for _, _, then in confirmed:
-            then()
+    def put_off(self, confirmed: Sequence[Then]) -> None:
+        """Answer these after those that are left: the turn has no room for all of them."""
+        probe("read.answered_in_pieces")
+        if not self.left:
+            self._core.resume(self._go_on)
+        self.left.extend(confirmed)
 
     def give_up(self) -> list[Then]:
         """What is left is not answered."""
-        left = list(self._left)
-        self._left.clear()
+        left = list(self.left)
+        self.left.clear()
         return left
 
     def _go_on(self) -> None:
-        core, left = self._core, self._left
+        core, left = self._core, self.left
         some = min(len(left), ANSWERED_AT_ONCE)
         core.work += some
         for _ in range(some):

@@ -39,7 +39,7 @@ from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.following import may_tell
 from rebalance.partition import Role
-from rebalance.ports import LITTLE, MS, WORK_MAX, may_act
+from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
 from wal.ids import EXPIRIES, NO_ERA, NO_VERSION, NodeId
 from wal.probe import probe
@@ -389,17 +389,19 @@ class Reads(Rule):
 
     def on_confirmed(self, sender: NodeId, message: Confirmed) -> None:
         """A copy has not left it."""
-        asked = self._rounds.get(message.sequence) if message.version == self.core.fence else None
+        core = self.core
+        asked = self._rounds.get(message.sequence) if message.version == core.fence else None
         if asked is None:
             return
         asked.waiting.pop(sender, None)
         if not asked.waiting:
             del self._rounds[message.sequence]
-            if len(asked.then) > LITTLE:
-                self._answering.give(asked.then)
-            else:
+            if (work := core.work + len(asked.then)) <= WORK_MAX:
+                core.work = work
                 for _, _, then in asked.then:  # how it nearly always is
                     then()
+            else:
+                self._answering.put_off(asked.then)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: every read that was not answered must be asked again."""

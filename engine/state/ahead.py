@@ -20,6 +20,7 @@ from typing import TypeAlias
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.chained import digest_of, entries_of
 from rebalance.fragment import FragmentState
+from rebalance.links import AllLinks
 from rebalance.partition import PartitionState
 from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
@@ -117,7 +118,7 @@ class Ahead:
     def put_in(self, store: LayeredStore, fragment: FragmentState) -> None:
         """The write was marked as applied: its rows are there, all at once."""
         if fragment.loading:
-            fragment.doubt(self.rows)  # until the transfer tells of the keys
+            fragment.doubt({key: entry.counter for key, entry in self.rows.items()})  # until the transfer tells of the keys
         elif fragment.suspects:
             fragment.confirm([key for key in fragment.suspects if key in self.rows])
         fragment.bury_all(self.deleted)
@@ -136,10 +137,14 @@ AllAhead: TypeAlias = dict[tuple[Fragment, int], Ahead]
 
 
 class Watch:
-    """Large writes whose rows are looked at ahead, by their fragments: what else happens to these they have to be told."""
+    """Large writes whose rows are looked at ahead, by their fragments: what else happens to these they have to be told.
 
-    def __init__(self, store: LayeredStore) -> None:
+    So have the `links` to what a transfer brings.
+    """
+
+    def __init__(self, store: LayeredStore, links: AllLinks) -> None:
         self.store = store
+        self._links = links
         self._writes: dict[Fragment, list[Ahead]] = {}
 
     def look(self, ahead: Ahead, fragment: FragmentState) -> Iterator[int]:
@@ -162,6 +167,7 @@ class Watch:
 
     def void(self, name: Fragment) -> None:
         """Rows were emptied, or are in doubt from now on."""
+        self._links.void(name)
         for ahead in self._writes.pop(name, ()):
             probe("ahead.looked_in_vain")
             ahead.newer = None

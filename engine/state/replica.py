@@ -27,6 +27,7 @@ from engine.state.store import CheckpointImage, Entry, LayeredStore
 from rebalance.by_fragment import ByFragment
 from rebalance.fragment import KNOWN, NOTHING, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of
+from rebalance.links import AllLinks
 from rebalance.lives import lives_after
 from rebalance.partition import Fragments, PartitionState
 from rebalance.results import ABORTED, COMMITTED, Results
@@ -57,7 +58,8 @@ class Replica:
         self.emptied: dict[Fragment, None] = {}  # cleared in this life because they could not undo; not whole again yet
         self.changes = Changes(store)
         self.ahead: AllAhead = {}  # what was worked out of what is applied now
-        self.watch = Watch(store)
+        self.links = AllLinks()
+        self.watch = Watch(store, self.links)
 
     # Looking.
 
@@ -150,10 +152,7 @@ class Replica:
         return True
 
     def _apply_all(self, writes: list[r.Write]) -> bool:
-        new = False
-        for write in writes:
-            new = self.apply_write(write) or new
-        return new
+        return True in [self.apply_write(write) for write in writes]
 
     def _apply_vote(self, record: _Voted) -> None:
         """The same, for what concerns no copy: which life this is, and what it has said and heard of the next map."""
@@ -342,7 +341,7 @@ class Replica:
         fragment = self.ensure_fragment((record.namespace, record.partition))
         self.changes.touch(fragment)
         keys = self.unconfirmed(fragment, record.lwm) if record.full else []
-        fragment.ready(record.lwm, record.digest, record.epochs, full=record.full)
+        self.links.end(fragment, record)
         if record.full:
             self.emptied.pop(fragment.name, None)
             drop_unconfirmed(self.store, fragment, keys, record.lwm)

@@ -6,7 +6,6 @@ Plain functions over a fragment's state and the store of its rows; `engine.state
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import NEWEST, NOTHING, FragmentState
@@ -36,7 +35,7 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
                 dead.pop(key, None)
             weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
         if loading:
-            fragment.doubt((key,))  # until the transfer tells of the key
+            fragment.doubt_live(key, at)  # until the transfer tells of the key
     if fragment.suspects and not loading:
         fragment.confirm(write.keys)
     store.weigh(weight)
@@ -102,11 +101,7 @@ def has_none_of(store: LayeredStore, name: Fragment, keys: Sequence[bytes]) -> b
 def unconfirmed(fragment: FragmentState, lwm: int) -> list[bytes]:
     """Of the keys in doubt those that a transfer, complete up to `lwm`, would have to tell of: nothing was written to them
     above that. Very many may be in doubt, so they are only told apart."""
-    suspects = fragment.suspects
-    if not suspects:
-        return []
-    later = dict.fromkeys(chain.from_iterable([write.keys for write in fragment.tail() if write.end > lwm]))
-    return [key for key in suspects if key not in later] if later else list(suspects)
+    return [key for key, counter in fragment.suspects.items() if counter <= lwm]
 
 
 def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, keys: list[bytes], lwm: int) -> None:

@@ -77,6 +77,50 @@ def test_what_a_transfer_has_not_told_of_goes_in_pieces(monkeypatch: pytest.Monk
     assert not fragment.loading
 
 
+LIVE = 30_000
+
+
+def written_live() -> Copies:
+    """A copy is filled, and very many single writes come meanwhile."""
+    copies = Copies("n1", "n2", "n3", settings=Settings(supply_batch_bytes=1_000))
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies["n1"].put(0, **{f"k{at}": "v" * 100 for at in range(40)})
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    copies["n1"].put(0, k1="later")
+    copies.run()
+    copies["n1"].checkpoint()
+    copies["n1"].trim()
+    copies.returns("n3", wiped=True)
+    move(copies)
+    while not copies["n3"].replica.fragment(NAME).loading:
+        assert copies.step()
+    at, epoch = copies["n1"].replica.fragment(NAME).counter.lwm, copies["n1"].replica.partition(0).epoch
+    for start in range(at, at + LIVE):
+        write = r.Write(*NAME, epoch, start, [b"live%d" % (start % 20_000)], values=[b"v"], stable=max(at, start - 3))
+        for name in ("n1", "n2", "n3"):
+            copies[name].log(r.Update([write]))
+    assert len(copies["n3"].replica.fragment(NAME).beyond) == LIVE
+    return copies
+
+
+def test_what_was_written_live_is_linked_to_the_transfer_in_pieces() -> None:
+    copies = written_live()
+    replica, steps, before = copies["n3"].replica, list[int](), copies["n3"].replica.links.made
+    while copies.step():
+        steps.append(replica.links.made - before)
+        before = replica.links.made
+    assert sum(steps) == LIVE
+    assert max(steps) <= 4 * WORK_MAX + 2 * KEYS_AT_ONCE, "of a turn"
+    fragment = replica.fragment(NAME)
+    fragment.check()
+    assert not fragment.loading
+    assert fragment.digest == copies["n1"].replica.fragment(NAME).digest
+    end(copies)
+
+
 def half_way() -> Copies:
     """Some of them have gone."""
     copies = loading()

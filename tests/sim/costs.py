@@ -43,6 +43,8 @@ STATE_NS = 5_000
 """A state of a fragment or a partition that is encoded for a checkpoint."""
 KEPT_NS = 1_000
 """Of what such a state has to list: an update that may not be everywhere, or is prepared, a delete, an answer."""
+LINKED_NS = 1_500
+"""A key of what came live to a copy that was filled, as it comes to follow the transfer: hashed, and noted."""
 SAID_NS = 8_000
 """A message for one receiver, or a reply."""
 
@@ -79,7 +81,7 @@ class Modelled:
         changes = node.core.replica.changes
         encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(store) + changes.encoded_bytes
         foresight = node.exchange.foresight
-        looked, changed = foresight.looked, foresight.changed
+        looked, changed, linked = foresight.looked, foresight.changed, node.core.replica.links.made
         handed = [*node.untaken, *events] if node.untaken else events
         effects = node.turn(now, events)
         events = taken(handed, node.untaken)
@@ -87,7 +89,8 @@ class Modelled:
         encoded, kept = changes.encoded - encoded, changes.encoded_entries - kept
         weighed = _bytes_read(store) + changes.encoded_bytes - weighed
         looked, changed = foresight.looked - looked, foresight.changed - changed
-        found = looked * LOOKED_NS + changed * CHANGED_NS
+        linked = node.core.replica.links.made - linked
+        found = looked * LOOKED_NS + changed * CHANGED_NS + linked * LINKED_NS
         found += encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS
         partitions = len(node.core.local)
         cost = price(events, effects, rows, partitions) + found
@@ -96,7 +99,7 @@ class Modelled:
                 "turn",
                 f"{node.core.node} has a turn of {turn / MS:.0f} ms, and not {TURN_MS_MAX} at most: {what(events)}; "
                 f"{rows} rows and {weighed} bytes read or encoded, {encoded} states with {kept} entries, "
-                f"{looked} partitions looked at and {changed} changed, "
+                f"{looked} partitions looked at and {changed} changed, {linked} keys linked, "
                 f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )

@@ -26,7 +26,7 @@ from tests.sim.planted.fault import around
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, World
 from wal.ids import NO_VERSION, partition_of
-from wal.records import Record, Update, Write
+from wal.records import FragmentClear, FragmentReady, Record, Update, Write
 
 NAMES = ["n1", "n2", "n3"]
 BEAT = Received("n2", "x", 1, Heartbeat(NO_VERSION, Life("x", 1, 0), 0, False, []))
@@ -145,6 +145,26 @@ def _takes(*keys: int) -> None:
         )
 
 
+def test_what_came_live_while_a_copy_was_filled_costs_the_turn_that_makes_it_follow_the_transfer() -> None:
+    """One that ends the transfer without having linked any of it before."""
+    with _world(Modelled()) as world:
+        world.form(NAMES)
+        node = world.machines["n1"].node
+        assert node is not None
+        log, turn = node.core.replica.apply, node.turn
+        log(FragmentClear("acc", 0, "a story"))
+        for at in range(40_000):
+            log(Update([Write("acc", 0, 1, 1_000 + at, [b"k%d" % at], [b"v"])]))
+
+        def ends(now: int, events: Sequence[Event]) -> Effects:
+            log(FragmentReady("acc", 0, 1_000, 7, epochs=[(1, 1)], full=True))
+            return turn(now, events)
+
+        node.turn = ends  # type: ignore[method-assign]  # this is the fault
+        with pytest.raises(Violation, match=r"turn: n1 has a turn of \d+ ms.* 40000 keys linked"):
+            Modelled().turn(node, world.now, [BEAT])
+
+
 def test_a_batch_that_a_network_repeats_makes_no_turn_longer_than_it_is() -> None:
     """Seed 87025 at 6d25eab: what is read of it is read before the turn, which drops all copies but one."""
     _takes(93_000, 93_000, 93_000)
@@ -207,7 +227,7 @@ def test_a_walk_that_nothing_asks_for_is_named() -> None:
 
 BYTECODES_MAX = {
     "put": 5_300,
-    "get": 3_160,  # it finds the group of its namespace, is counted, so that a supplier rests, and asks who is told with it
+    "get": 3_170,  # it finds its group, is counted, so that a supplier rests, asks who is told with it, and is work
     "transaction of two keys": 26_500,  # what is kept of fragments lies by partition, so that no table grows in one step
     "transaction in one partition": 9_500,
 }

@@ -40,6 +40,24 @@ def test_so_many_as_a_turn_has_room_for() -> None:
     assert told == list(range(MANY)), "in order"
 
 
+def test_of_very_many_small_rounds_too() -> None:
+    """Each of a few reads, as of many turns; what many copies have said of them comes in one."""
+    alone = Alone()
+    node, told = alone.node, list[int]()
+    for number in range(0, MANY, ANSWERED_AT_ONCE // 5):
+        for one in range(number, number + ANSWERED_AT_ONCE // 5):
+            node.reads.confirm(["n2"], 1, Get(one, "acc", [b"k"]), partial(told.append, one))
+        node.reads.flush()
+    node.core.begin_turn()
+    for sequence in list(node.reads._rounds):
+        node.reads.on_confirmed("n2", Confirmed(node.core.fence, sequence))
+    node.core.go_on()
+    assert len(told) == WORK_MAX
+    alone.turn([])
+    alone.turn([])
+    assert told == list(range(MANY)), "in order"
+
+
 def test_few_are_told_at_once() -> None:
     told = confirmed(Alone(), 2 * ANSWERED_AT_ONCE)
     assert len(told) == 2 * ANSWERED_AT_ONCE

@@ -19,7 +19,8 @@ from engine.state.loaded import whole
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, LayeredStore
 from engine.state.store_memory import MemoryStore
-from rebalance.fragment import DIGEST_EVERY, CannotUndo, FragmentState
+from rebalance.chained import DIGEST_EVERY
+from rebalance.fragment import CannotUndo, FragmentState
 from rebalance.image import PartitionImage, take_down
 from rebalance.partition import PartitionState
 from tests.sim.planted.fault import replace, swapped
@@ -379,7 +380,7 @@ def test_rows_are_put_one_by_one_where_that_is_not_the_same(brought: r.Preload, 
         if checkpointed:
             assert not isinstance(fold(replica, None, 1), type)
         if brought.keys[1] == b"in doubt":
-            replica.fragments["acc", 7].doubt([b"in doubt"])
+            replica.fragments["acc", 7].doubt({b"in doubt": 0})
         with swapped(rows, "has_none_of", looks):
             replica.apply(brought)
     assert standing_of(quick) == standing_of(slow)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sized
 
 from engine.turn.core import Core
-from rebalance.fragment import DIGESTS_KEPT, FragmentState
+from rebalance.chained import DIGESTS_KEPT
+from rebalance.fragment import FragmentState
 from rebalance.moves import waits_by_order
 from rebalance.partition import Role
 from tests.sim.oracles.ledger import Ledger

@@ -361,7 +361,7 @@ def commit_by_half_beside_what_was_given_up(small: Small) -> None:
 def remember_every_write(small: Small) -> None:
     copy = small.copy(small.primary)
     for number in range(100):
-        copy.doubt([b"%d" % number])
+        copy.doubt({b"%d" % number: 0})
     for oracle in small.oracles.all:
         if type(oracle).__name__ == "Memory":
             oracle.finish(small.world)

@@ -585,7 +585,7 @@ def _lose_rows(stage: Stage) -> Rule:
     return rule
 
 
-def _suspects(stage: Stage, name: NodeId) -> Mapping[bytes, None]:
+def _suspects(stage: Stage, name: NodeId) -> Mapping[bytes, int]:
     """The keys of partition 0 of which a copy has yet to hear what stood there before it undid a write."""
     node = stage[name].node
     assert node is not None

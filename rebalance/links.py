@@ -1,0 +1,125 @@
+"""What was written live while a copy was filled, linked to the history that the transfer brings, before it is whole.
+
+`FragmentReady` makes such writes follow the transfer's last one, each with the digest of history there, in one step. There
+may be very many. But which digest that history comes to is known when the transfer begins, and what follows depends on
+the writes alone: so they are linked beforehand, in pieces, and the step takes what was linked and adds what came since.
+
+Nothing rests on it: it is dropped where a write is undone, and without it, as by recovery, the step comes to the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT
+from wal.counters import PartitionCounter
+from wal.ids import Fragment
+from wal.records import FragmentReady, Write
+
+
+class Copy(Protocol):
+    """What is asked of a copy that is being filled (`rebalance.fragment`)."""
+
+    name: Fragment
+    counter: PartitionCounter
+    unstable: list[tuple[int, int, Write]] | tuple[()]
+    beyond: Mapping[int, Write]
+    loading: bool
+
+    def digest_after(self, digest: int, write: Write, /) -> int:
+        """The digest of history after a write."""
+        ...
+
+    def ready(
+        self, lwm: int, digest: int, epochs: Iterable[tuple[int, int]], *, full: bool, links: Links | None = None
+    ) -> int:
+        """The transfer is complete; how many keys were still to be linked."""
+        ...
+
+
+class Links:
+    """Writes that follow each other above `after`, a counter and the digest of history there, as far as `at`.
+
+    What they say is on every in-sync copy is forgotten again, up to `stable`: it will be when the copy is whole.
+    """
+
+    __slots__ = ("after", "at", "begins", "digest", "digests", "said", "stable", "stable_digest", "writes")
+
+    def __init__(self, lwm: int, digest: int) -> None:
+        self.after = (lwm, digest)
+        self.at, self.digest = lwm, digest
+        self.said = self.stable = lwm
+        self.stable_digest = digest
+        self.writes: list[tuple[int, int, Write]] = []  # (end, digest there, write), above `stable`
+        self.digests: tuple[tuple[int, int], ...] = (self.after,)
+        self.begins: list[Write] = []  # the first one of each epoch
+
+    def go_on(self, copy: Copy, most: int) -> int:
+        """Link the next writes, of `most` keys or a few more; how many keys they had."""
+        linked = 0
+        while linked < most and (write := _write_at(copy, self.at)) is not None:
+            begin, self.at = self.at, write.end
+            self.digest = copy.digest_after(self.digest, write)
+            self.writes.append((self.at, self.digest, write))
+            if self.at // DIGEST_EVERY != begin // DIGEST_EVERY:
+                self.digests = (*self.digests[1 - DIGESTS_KEPT :], (self.at, self.digest))
+            if not self.begins or self.begins[-1].epoch != write.epoch:
+                self.begins.append(write)
+            self.said = max(self.said, write.stable)
+            linked += self.at - begin
+        self._forget()
+        return linked
+
+    def _forget(self) -> None:
+        count = 0
+        for end, digest, _ in self.writes:
+            if end > self.said:
+                break
+            self.stable, self.stable_digest = end, digest
+            count += 1
+        del self.writes[:count]
+
+
+def _write_at(copy: Copy, start: int) -> Write | None:
+    """What of its tail begins there."""
+    if (above := copy.beyond.get(start)) is not None or start >= copy.counter.lwm or not copy.unstable:
+        return above
+    at = bisect_right(copy.unstable, start, key=_end)
+    return found if at < len(copy.unstable) and (found := copy.unstable[at][2]).start == start else None
+
+
+def _end(entry: tuple[int, int, Write]) -> int:
+    return entry[0]
+
+
+class AllLinks:
+    """Those of one node, as far as they are made."""
+
+    def __init__(self) -> None:
+        self._links: dict[Fragment, Links] = {}
+        self.made = 0  # keys, since the node started, beforehand or where a transfer ended
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def make(self, copy: Copy, lwm: int, digest: int, most: int) -> int:
+        """Link what came live above a transfer up to `lwm`, for so many keys, before it is whole; how many there were."""
+        if not copy.loading:
+            return 0
+        links = self._links.get(copy.name)
+        if links is None or links.after != (lwm, digest):
+            links = self._links[copy.name] = Links(lwm, digest)
+        made = links.go_on(copy, most)
+        self.made += made
+        return made
+
+    def end(self, copy: Copy, ready: FragmentReady) -> None:
+        """The transfer is complete."""
+        links = self._links.pop(copy.name, None)
+        self.made += copy.ready(ready.lwm, ready.digest, ready.epochs, full=ready.full, links=links)
+
+    def void(self, name: Fragment) -> None:
+        """Something of it is undone, or all."""
+        self._links.pop(name, None)
