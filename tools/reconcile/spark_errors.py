@@ -9,6 +9,8 @@ from engine.errors import Error, UsageError
 from tools.reconcile.children import WorkerDied
 
 _CRASHED = "Python worker exited unexpectedly"
+_REFUSED = f"{UsageError.__module__}.{UsageError.__name__}: "
+"""What a task of ours was asked, and cannot be."""
 
 
 class JobFailed(Error):
@@ -17,7 +19,8 @@ class JobFailed(Error):
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied; UsageError where the output is there."""
+    """What Spark says when tasks fail, as ours. Raises JobFailed, WorkerDied; UsageError where the output is there, or a
+    task was asked what it cannot be."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  # there where Spark is
     from pyspark.errors import PySparkException  # noqa: PLC0415  # as above
 
@@ -29,11 +32,16 @@ def spark_errors() -> Iterator[None]:
         if isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
             place = (error.getMessageParameters() or {}).get("outputPath", "the output")
             raise UsageError(f"{place} is there already: name a new directory") from error
-        raise JobFailed(f"Spark gave up: {_last_words(str(error))}") from error
+        words = _last_words(str(error))
+        if words.startswith(_REFUSED):
+            raise UsageError(words.removeprefix(_REFUSED)) from error
+        raise JobFailed(f"Spark gave up: {words}") from error
 
 
 def _last_words(told: str) -> str:
     """The line of a Java or Python stack trace that says what happened."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    given = [line.strip(" \t:") for line in told.splitlines() if line.strip()]
+    behind = zip(["", *given], given, strict=False)  # each with the line before it
+    lines = [line for before, line in behind if not before.startswith('File "')]  # else a line of source
     said = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback", "Caused by: java.lang"))]
     return next((line for line in said if "Error" in line or "Exception" in line), said[0] if said else "no reason given")
