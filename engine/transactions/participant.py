@@ -91,9 +91,10 @@ class Participant(Rule):
         if (tx, number) in self.voting or self.touching.is_under_way(tx, number):
             return
         refusal = ""
-        if held is not None and is_piece(held) and keys_written(held) != part.written:
+        in_pieces = held is not None and (is_piece(held) or is_named(number, message.participants, 1))
+        if held is not None and in_pieces and keys_written(held) != part.written:
             probe("tx.cut_otherwise")
-            refusal = "it is prepared here in other pieces, as another coordinator cut it"
+            refusal = "it is prepared here in other pieces, or in one, as another coordinator cut it"
         elif held is not None:
             core.tell(sender, Vote(core.fence, tx, number, epoch=held.epoch, yes=True, reason="", era=core.era))
             return

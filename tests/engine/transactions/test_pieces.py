@@ -138,6 +138,27 @@ def test_what_another_coordinator_has_cut_otherwise_is_no_vote() -> None:
     assert rows(story) == [None] * 10
 
 
+def test_nor_is_what_another_coordinator_has_not_cut_at_all() -> None:
+    """All of it was prepared at once beside the partition that decides, and is asked for in pieces: the others would be
+    prepared, too, and write their keys twice, which nobody holds any more when the first one has ended."""
+    (story, tx), elsewhere = story_of_pieces(), [b"{b}%02d" % number for number in range(4)]
+    node, there = story.node, partition_of(b"{b}00", 2)
+    assert there != WHERE
+    part = Part(there, [("acc", elsewhere, [VALUE] * 4)], [], [], conditions=[], ttls=[])
+    node.participant.on_prepare("n1", PrepareParts(node.core.fence, tx, tx, True, [part], [0, 1], WHERE))
+    story.wait(0)
+    counter, state = node.core.replica.fragment(("acc", there)).counter, node.core.replica.partition(there)
+    assert (list(state.prepared), counter.hwm) == ([tx], 4)
+    assert isinstance(story.ask(StageWrites(1, tx, tx, WHERE, 1, 400, [("acc", elsewhere, [VALUE] * 4)])), Done)
+    refused = story.ask(CommitTx(9, tx, tx, True, [("acc", KEYS[:1], [VALUE])], [], [], staged=1))
+    assert code(refused) == Code.CONFLICT
+    story.wait(0)
+    assert not state.prepared
+    assert [node.core.replica.store.get(("acc", there), key) for key in elsewhere] == [None] * 4
+    assert not node.locks
+    assert (counter.lwm, counter.ranges) == (counter.hwm, ()), "the counters of what was prepared are closed"
+
+
 def test_a_piece_gives_back_only_what_it_has_touched() -> None:
     """Nobody may have a key of a piece that has not ended, though another one of the transaction has."""
     (story, tx), other = story_of_pieces(), tx_of(b"another se", 1)
