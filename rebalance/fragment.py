@@ -158,7 +158,7 @@ class FragmentState:
         """LWM moved over one write: so do the epoch table and the digest."""
         epochs = self.epochs
         if not epochs or epochs[-1][0] != write.epoch:
-            self._note_epoch(write)
+            self.epochs = noted(epochs, write.epoch, write.start + 1, self)
         digest = self.digest = chain(self.digest, write) if not self.digested else self.digest_after(self.digest, write)
         if self.unstable:
             self.unstable.append((end, digest, write))
@@ -204,9 +204,6 @@ class FragmentState:
         if known is not write:
             return chain(digest, write)
         return after if after is not None and before == digest else digest_of(entries, digest)
-
-    def _note_epoch(self, write: Write) -> None:
-        self.epochs = noted(self.epochs, write.epoch, write.start + 1, self)
 
     def note_stable(self, stable: int) -> bool:
         """Everything up to `stable` is on every in-sync copy: forget the tail up to there. True if there was some.
@@ -295,7 +292,7 @@ class FragmentState:
             self.digests = links.digests
             self.epochs = one_table(tuple(epochs))
             for write in links.begins:
-                self._note_epoch(write)
+                self.epochs = noted(self.epochs, write.epoch, write.start + 1, self)
             self.history_from = max(lwm, self.history_from)  # the log may have lost live writes since
             self.loading = False
             self.note_stable(links.said)
