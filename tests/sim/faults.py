@@ -18,6 +18,7 @@ from tests.sim.majority import LostMajority
 from tests.sim.namesakes import Namesake
 from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
+from tests.sim.ordering import Operators
 from tests.sim.rotting import rot_one
 from tests.sim.vault import MemoryVault
 from tests.sim.violation import About, Violation
@@ -48,6 +49,7 @@ RATES = {
     "disk-error": 1.0,  # a write or a sync is refused once; the node stops
     "read-error": 1.0,  # a read is refused: of a node that supplies history, or that starts
     "disk-full": 1.0,
+    "full": 3.0,  # the disks of all machines are full at once, for a while
     "damage": 1.0,  # a machine comes back with sectors that rotted, or that hold what was meant for others
     "wipe": 1.0,  # a machine comes back with an empty disk
     "old-disk": 1.0,  # a machine comes back with an old image of its disk
@@ -69,6 +71,7 @@ RATES = {
     "rot": 3.0,  # a row of a checkpoint changes or goes, and nothing tells: anti-entropy is to find it
     "migrations": 2.0,  # an operator pauses migrations, resumes or limits them, on what a node knows that may be behind
     "tired": 1.0,  # a disk is slow until its member is set aside, whose power fails: it lacks something, and rests
+    "refetch": 2.0,  # an operator wants a copy of a node taken anew
     "reset-lost": 2.0,  # an operator has what is LOST begin again, whatever that loses; and disks go that nobody can spare
 }
 """How often each kind comes, relative to the others, in a seed that has it."""
@@ -88,6 +91,12 @@ ROT_SHARE = 0.15
 ORDERED = "migrations"
 ORDERED_SHARE = 0.2
 """The share of the seeds in which an operator has orders for migrations."""
+FULL = "full"
+FULL_SHARE = 0.1
+"""The share of the seeds in which that happens."""
+REFETCH = "refetch"
+REFETCH_SHARE = 0.15
+"""The share of the seeds in which that happens; not beside rot, which may be in the copy that it is taken from."""
 TIRED = "tired"
 TIRED_SHARE = 0.1
 """The share of the seeds in which that happens."""
@@ -122,6 +131,7 @@ class Faults:
         self._lull: Lull | None = None
         self._namesakes: list[Namesake] = []
         self.majority = LostMajority(world, self._ruined, self._replace_disk)
+        self.operators = Operators(world, over=lambda: self.over)
         ways = Ways(world, self._draw)
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
@@ -136,6 +146,7 @@ class Faults:
             "slow-disk": self._slow_disk,
             "disk-error": self._disk_error,
             "disk-full": self._disk_full,
+            FULL: self._full,
             "clock-jump": self._clock_jump,
             "clock-rate": self._clock_rate,
             "wall-clock": self._wall_clock,
@@ -155,6 +166,7 @@ class Faults:
             ORDERED: self._order_migrations,
             TIRED: self._tire,
             "reset-lost": self._reset_lost,
+            REFETCH: self._refetch,
             ROT: lambda machine: rot_one(world, machine, self._draw),
             "everybody": self._everybody,
             "lull": self._begin_lull,
@@ -303,6 +315,10 @@ class Faults:
         machine.disk.capacity = machine.disk.used + self._draw.randrange(1 << 16)
         self._repair_later(machine)
         return True
+
+    def _full(self, _: Machine) -> bool:
+        full = [machine for machine in self.world.running if self._disk_full(machine)]
+        return bool(full)
 
     def _swap_disks(self, machine: Machine) -> bool:
         """Each of two machines has the other's disk, until somebody notices that they do not start."""
@@ -468,7 +484,7 @@ class Faults:
         newest = self.world.newest()
         if not machine.up or machine.paused or newest is None or len(newest.members) < 4 or self._any_gone():
             return False
-        self.world.command(machine, "stop")
+        self.operators.order(machine, "stop")
         self.world.after(self._draw.choice([3_000, 8_000]) * MS, self._come_back, machine)
         return True
 
@@ -508,10 +524,26 @@ class Faults:
             return False
         nodes = sorted({*newest.baseline, *(m.node for m in newest.members)})
         if len(nodes) > 3 and self._draw.random() < 0.6:
-            nodes.remove(self._draw.choice(nodes))
+            out = self._draw.choice(nodes)
+            nodes.remove(out)
+            if nodes != sorted(newest.baseline) and out in newest.baseline and self.operators.say_so():
+                self.operators.order(machine, "remove", {"nodes": [out], "yes": []})
+                return True
         if nodes == sorted(newest.baseline):
             return False
-        self.world.command(machine, "baseline", {"nodes": nodes, "yes": []})
+        self.operators.order(machine, "baseline", {"nodes": nodes, "yes": []})
+        return True
+
+    def _refetch(self, machine: Machine) -> bool:
+        if not machine.up or machine.paused or machine.node is None:
+            return False
+        core = machine.node.core
+        mine = [core.replica.partition(local.number) for local in core.local if local.in_sync]
+        written = [partition for partition in mine if partition.fragments]
+        if not written:
+            return False
+        namespace, number = self._draw.choice([f.name for f in self._draw.choice(written).fragments.values()])
+        self.operators.order(machine, "refetch", {"fragments": [f"{namespace}/{number}"]})
         return True
 
     def _order_migrations(self, machine: Machine) -> bool:
@@ -523,7 +555,7 @@ class Faults:
 
     def _say_of_migrations(self, machine: Machine, topology: Topology, paused: Paused, limit: int = 0) -> None:
         words = {"seen": [str(topology.migrations.since)], "paused": [str(paused)], "bytes_per_second": [str(limit)]}
-        self.world.command(machine, "migrations", words)
+        self.operators.order(machine, "migrations", words)
 
     def _last_word(self, paused: Paused) -> None:
         """Nothing is limited any more, and balancing is what may stay paused."""
@@ -539,7 +571,7 @@ class Faults:
         newest = self.world.newest()
         if not machine.up or machine.paused or newest is None or not any(p.lost for p in newest.placements):
             return False
-        self.world.command(machine, "reset-lost", {"yes": []})
+        self.operators.order(machine, "reset-lost", {"yes": []})
         return True
 
     def _last_resort(self) -> None:
@@ -558,13 +590,13 @@ class Faults:
     def _init_again(self, machine: Machine) -> bool:
         if not machine.up or machine.paused:
             return False
-        self.world.command(machine, "init", {"cluster": ["c2"], "nodes": list(self.world.machines)})
+        self.operators.order(machine, "init", {"cluster": ["c2"], "nodes": list(self.world.machines)})
         return True
 
     def _checkpoint(self, machine: Machine) -> bool:
         if not machine.up:
             return False
-        self.world.command(machine, "checkpoint")
+        self.operators.order(machine, "checkpoint")
         return True
 
     # Clocks and clients.

@@ -165,6 +165,7 @@ class Machine:
         """Recover what the disk holds and run; False if the log or the store refuses, with the reason in `why`."""
         assert not self.up, f"{self.name} runs already"
         self.disk.restore_power()
+        self.settings = self.world.set_anew(self)
         try:
             base = self.vault.open()
             self.log = Log.open(

@@ -142,7 +142,7 @@ class Namesake(Observer):
             self._missing = {other.name for other in world.running if not self._lists(other)}
         for other in world.running:
             heard = self._heard.get(other.name, 0)
-            late = _listened(other) - heard > SILENT_SUSPICIONS * machine.settings.suspicion_ms * MS
+            late = _listened(other) - heard > SILENT_SUSPICIONS * world.settings.suspicion_ms * MS
             if (
                 late
                 and other.well

@@ -20,9 +20,12 @@ from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from rebalance.table import back_off_ms
 from tests.sim.costs import COSTS
+from tests.sim.differing import DIFFERING_LARGE_SHARE, DIFFERING_SHARE, differing
 from tests.sim.draws import Draws
 from tests.sim.faults import (
     DESTRUCTIVE,
+    FULL,
+    FULL_SHARE,
     GIVING_UP,
     GIVING_UP_SHARE,
     MAJORITY_LOST,
@@ -32,6 +35,8 @@ from tests.sim.faults import (
     ORDERED,
     ORDERED_SHARE,
     RATES,
+    REFETCH,
+    REFETCH_SHARE,
     ROT,
     ROT_SHARE,
     TIRED,
@@ -69,6 +74,8 @@ LOOK_NS = 250 * MS
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
 GROUPED_SHARE = 0.35
+BEHIND_SHARE = 0.25
+"""The share of the seeds in which namespaces may have asynchronous copies, whatever the cluster has."""
 PIECES_SHARE, LITTLE_STAGED = 0.35, 64
 """The share of the seeds in which a node keeps so many bytes of what is staged: a piece is an eighth of it, so that what a
 transaction writes in one partition is several."""
@@ -206,8 +213,8 @@ def _run_seed(
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))
     if knobs.backups is not None:
         settings = msgspec.structs.replace(settings, backups=knobs.backups)
-    behind = draws.of("asynchronous copies").choice([0, 0, 0, 1, 2])  # on nodes that have no other copy
-    settings = msgspec.structs.replace(settings, async_backups=max(0, min(behind, count - 1 - settings.backups)))
+    copies = draws.of("asynchronous copies").choice([0, 0, 0, 1, 2])  # on nodes that have no other copy
+    settings = msgspec.structs.replace(settings, async_backups=max(0, min(copies, count - 1 - settings.backups)))
     if knobs.storm_s is not None:
         storm_ns = int(knobs.storm_s * SECOND)
     shape = draw_shape(draws.of("shape")) if shape is None else shape
@@ -217,7 +224,9 @@ def _run_seed(
         supply_batch_bytes=max(settings.supply_batch_bytes, shape.batch_bytes),
     )
     lmdb = draw.random() < LMDB_SHARE
-    common = [kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED)]
+    common = [
+        kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED, FULL, REFETCH)
+    ]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
         kind = draw.choice(common)
@@ -236,12 +245,18 @@ def _run_seed(
         swarm[ORDERED] = RATES[ORDERED]
     if draws.of("who is set aside").random() < TIRED_SHARE:
         swarm[TIRED] = RATES[TIRED]
+    if draws.of("full disks").random() < FULL_SHARE:
+        swarm[FULL] = RATES[FULL]
+    if draws.of("copies ordered anew").random() < REFETCH_SHARE and ROT not in swarm:
+        swarm[REFETCH] = RATES[REFETCH]
     used = dict(rates) if rates is not None else swarm
     if lmdb:
         used.pop("old-disk", None)
         used.pop(ROT, None)
     interval = rotting.choice([1_000, 3_000]) if ROT in used else 0
-    settings = msgspec.structs.replace(settings, anti_entropy_ms=interval or (1_000 if settings.async_backups else 0))
+    behind = ROT not in used and draws.of("asynchronous copies of namespaces").random() < BEHIND_SHARE
+    looks = 1_000 if settings.async_backups or behind else 0
+    settings = msgspec.structs.replace(settings, anti_entropy_ms=interval or looks)
     options = (
         f"{shape.name}, {count} nodes, {settings.partitions} partitions, {settings.backups} backups, "
         f"{f'{settings.async_backups} asynchronous, ' if settings.async_backups else ''}"
@@ -253,6 +268,7 @@ def _run_seed(
     try:
         with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost](), traced=traced) as world:
             try:
+                world.behind = behind
                 _live(
                     world,
                     count,
@@ -318,6 +334,9 @@ def _live(
     oracles = watch(world)
     if shape.partitions or world.draws.of("maps").random() < LARGE_MAP_SHARE:
         world.large_map = 0
+    share = DIFFERING_SHARE if shape.small else DIFFERING_LARGE_SHARE
+    if world.draws.of("who is set differently").random() < share:
+        _set_differently(world)
     world.form(names)
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
@@ -391,8 +410,15 @@ def _live(
             result.written, result.deleted = bulk.written, bulk.deleted
         result.faults, result.errors = dict(faults.happened), dict(recorder.errors)
         result.done = recorder.done()
+        result.done["orders again"] = faults.operators.again.total()
         result.done["operators"] = sum(each.told.total() for each in looking)
         result.operations = Counter({o: recorder.count(o) for o in ("ok", "fail", "info")})
+
+
+def _set_differently(world: World) -> None:
+    """Each node is set in its own way as it starts, and in another one each time."""
+    draw = world.draws.of("how nodes are set")
+    world.set_anew = lambda _: differing(world.settings, draw, draw_settings)
 
 
 def storm_is_over(world: World, faults: Faults, recorder: Recorder, lasted_ns: int, storm_ns: int, shape: Shape) -> bool:

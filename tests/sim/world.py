@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from pathlib import Path
@@ -70,11 +71,11 @@ class World:
         self.network = Network(self)
         self.events = 0
         self.console: list[Reply] = []  # answers to the operator
-        self.ordered_anew: set[tuple[NodeId, int]] = (
-            set()
-        )  # copies that an operator wants taken anew, by node and partition
+        self.ordered_anew: Counter[tuple[NodeId, int]] = Counter()  # how often an operator wants which node's copy anew
         self.rotten = Rotten()
         self.meaningless: dict[TxId, None] = {}  # ids under which different things may have been asked
+        self.set_anew: Callable[[Machine], Settings] = lambda machine: machine.settings  # to what, as it starts
+        self.behind = False  # namespaces may have asynchronous copies of their own
         self.large_map: int | None = None  # every map of more partitions is read and worked out in pieces
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
@@ -185,7 +186,7 @@ class World:
         session = machine.new_session(self._console)
         if command == "refetch":
             numbers = [word.rpartition("/")[2] for word in (arguments or {}).get("fragments", [])]
-            self.ordered_anew |= {(machine.name, int(number)) for number in numbers if number.isdigit()}
+            self.ordered_anew.update((machine.name, int(number)) for number in numbers if number.isdigit())
         machine.receive(Asked(session, Admin(len(self.console) + 1, command, arguments or {})))
 
     def _console(self, reply: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
 from rebalance.table import Topology
@@ -51,7 +52,7 @@ def _compare_new(before: Topology, after: Topology) -> None:
 
 
 def compare_maps(
-    before: Topology, after: Topology, ordered: set[tuple[NodeId, int]], rotted: Container[tuple[NodeId, int]] = ()
+    before: Topology, after: Topology, ordered: Counter[tuple[NodeId, int]], rotted: Container[tuple[NodeId, int]] = ()
 ) -> None:
     """One step from map to map, whose voters can vote.
 
@@ -71,7 +72,8 @@ def compare_maps(
         had = [node for node in old.in_sync if node in going_on]
         wrong = [node for node in had if (node, number) in ordered or (node, number) in rotted]
         leaves = {node for node in wrong if node not in new.in_sync}
-        ordered.difference_update((node, number) for node in leaves)
+        if leaves:
+            ordered -= Counter((node, number) for node in leaves)  # of none that is left it keeps nothing
         had = [node for node in had if node not in leaves] or had[:1]
         wanted = min(after.group_of(number).copies, len(new.owners))
         here = [node for node in new.in_sync if after.member(node) is not None]

@@ -1,6 +1,6 @@
 """A namespace that is dropped and begun anew, now and then with another number of copies. What was acknowledged before a
 drop was ordered is never read after it was seen to be over, whoever was away meanwhile, and on whatever disk somebody comes
-back; and what is in it when it is to have other copies stays where it is."""
+back; and what is in it when it is to have other copies stays where it is. How long things last there changes, too."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.sim.workloads.load import TIMEOUT_NS, Load, Step
 NAMESPACE = "ending"
 KEYS = 12
 MOST_BACKUPS = 3
+TTLS_MS = ("0", "0", "400", "5000")
 
 
 def ending_of(load: Load, client: Client, rng: Random) -> Step:
@@ -75,7 +76,16 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
         stands, since = await asked({})
         if stands in {"", Stands.DROPPED}:
             backups = str(rng.randrange(1, MOST_BACKUPS + 1))  # what is on one disk alone would keep all of them whole
-            await asked({"name": [NAMESPACE], "seen": [since], "ttl_ms": ["0"], "backups": [backups]})
+            order = {"name": [NAMESPACE], "seen": [since], "ttl_ms": [rng.choice(TTLS_MS)], "backups": [backups]}
+            if client.world.behind:
+                order["async_backups"] = [str(rng.randrange(2))]
+            await asked(order)
+
+    async def change() -> None:
+        """Have what is put from now on last so long, where nobody says otherwise."""
+        stands, since = await asked({})
+        if stands in {"", Stands.THERE}:
+            await asked({"name": [NAMESPACE], "seen": [since], "ttl_ms": [rng.choice(TTLS_MS)]})
 
     async def step(process: int) -> int:
         choice = rng.random()
@@ -89,6 +99,8 @@ def ending_of(load: Load, client: Client, rng: Random) -> Step:
                 await drop()
             elif choice > 0.96:
                 await make()
+            elif choice > 0.94:
+                await change()
         except errors.UsageError:
             pass  # it is being dropped or made
         except errors.Error as error:

@@ -146,6 +146,8 @@ async def give_copies(client: Client, rng: Random) -> None:
     """Give some of the namespaces that are about to be written copies of their own."""
     for name in rng.sample(GROUPED, rng.randrange(1, len(GROUPED))):
         order = {"name": [name], "seen": ["0.0"], "ttl_ms": ["0"], "backups": [str(rng.randrange(1, 4))]}
+        if client.world.behind:
+            order["async_backups"] = [str(rng.randrange(3))]
         await client.call(AskNodes(order), timeout_ns=60_000 * MS)
         while True:
             looked = AskNodes({})
