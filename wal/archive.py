@@ -108,7 +108,7 @@ class ArchiveFile(Archived):
         """The size that the segment was made with; the archive's own if its header cannot be read."""
         return self._open()[0]
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         """Nobody writes to an archive."""
         raise AssertionError(f"{len(data)} bytes at {offset} of an archive were to be written: it is read only")
 

@@ -48,12 +48,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from itertools import chain
 from operator import or_
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from wal.checksum import Checksum, crc32c
-from wal.records import KINDS, Preload, Record
+from wal.records import KINDS, Record
 
 R = TypeVar("R")
 
@@ -191,46 +191,9 @@ def block_size(length: int) -> int:
 def encode_body(records: Sequence[Record], bytes_max: int = BLOCK_BYTES_MAX) -> bytes:
     """The records as one MessagePack array; raises ValueError if they are too many bytes for one block."""
     body = _encoder.encode(records)
-    _bounded(len(body), bytes_max)
+    if len(body) > bytes_max:
+        raise ValueError(f"{len(body)} bytes in one block: expected at most {bytes_max}; append them in parts")
     return body
-
-
-def _bounded(length: int, bytes_max: int) -> int:
-    if length > bytes_max:
-        raise ValueError(f"{length} bytes in one block: expected at most {bytes_max}; append them in parts")
-    return length
-
-
-MANY_RECORDS = 128
-"""So many are thought to make a large body; so are rows of a transfer."""
-
-
-class Bodies:
-    """Encodes the bodies of one log's blocks, those that are likely to be large into the same memory.
-
-    The system clears a page before it gives it, which takes ten times as long as to fill it. So a large body is good until
-    the next one is made, but for one of `kept_bytes` or more: that memory is nobody else's.
-    """
-
-    def __init__(self, kept_bytes: int) -> None:
-        self._kept_bytes = kept_bytes
-        self._memory = bytearray()
-        self._body = memoryview(b"")
-
-    def encode(self, records: Sequence[Record]) -> bytes | memoryview:
-        """What `encode_body` makes of them."""
-        if len(records) < MANY_RECORDS and type(records[0]) is not Preload:
-            return encode_body(records)
-        self._body.release()
-        _encoder.encode_into(records, self._memory)
-        length = _bounded(len(self._memory), BLOCK_BYTES_MAX)
-        if length < LARGE_BODY_BYTES:
-            return bytes(self._memory)
-        self._body = memoryview(self._memory).toreadonly()
-        if length < self._kept_bytes:
-            return self._body
-        kept, self._memory, self._body = self._body, bytearray(), memoryview(b"")
-        return kept
 
 
 EMPTY_BODY = encode_body([])
@@ -243,10 +206,7 @@ LARGE_BODY_BYTES = 64 << 10
 """A body of so much is written as it is: to join it with its header is to copy it."""
 
 
-Pieces: TypeAlias = tuple[bytes | memoryview, ...]
-
-
-def encode_block(segment: int, header: BlockHeader, body: bytes | memoryview) -> tuple[Pieces, int]:
+def encode_block(segment: int, header: BlockHeader, body: bytes) -> tuple[tuple[bytes, ...], int]:
     """A block of the segment that begins at LSN `segment`, in pieces that follow each other, and its crc.
 
     `header.crc` is not looked at.
@@ -254,8 +214,7 @@ def encode_block(segment: int, header: BlockHeader, body: bytes | memoryview) ->
     assert 0 < header.length == len(body)
     packed = _BLOCK.pack(*header)
     padding = bytes(-len(body) & 7)
-    crc = crc32c(_SEED.pack(segment, header.length) + packed[8:], 0)
-    crc = crc32c(padding, crc32c(body, crc) if isinstance(body, bytes) else _summed_up(body, 0, crc32c, crc))
+    crc = crc32c(padding, crc32c(body, crc32c(_SEED.pack(segment, header.length) + packed[8:], 0)))
     head = b"".join((packed[:4], crc.to_bytes(4, "big"), packed[8:]))
     return (head + body + padding,) if len(body) < LARGE_BODY_BYTES else (head, body, padding), crc
 
@@ -283,17 +242,13 @@ def decode_block_header(data: bytes, at: int, room: int) -> BlockHeader:
 
 def check_block(segment: int, header: BlockHeader, block: bytes, checksum: Checksum = crc32c) -> None:
     """Raise FormatError unless the crc fits these bytes, as a block of the segment that begins at LSN `segment`."""
-    found = _summed_up(block, 8, checksum, checksum(_SEED.pack(segment, header.length), 0))
+    found = checksum(_SEED.pack(segment, header.length), 0)
+    for at in range(8, len(block), SUMMED_AT_ONCE):
+        found = checksum(block[at : at + SUMMED_AT_ONCE], found)
     if header.crc != found:
         raise FormatError(f"the block's checksum is {header.crc:08x}, expected {found:08x}")
     if header.flags:
         raise NewerFormat(f"the block's flags are {header.flags:#x}, expected 0")
-
-
-def _summed_up(data: bytes | memoryview, begin: int, checksum: Checksum, crc: int) -> int:
-    for at in range(begin, len(data), SUMMED_AT_ONCE):
-        crc = checksum(bytes(data[at : at + SUMMED_AT_ONCE]), crc)
-    return crc
 
 
 def decode_body(header: BlockHeader, block: bytes) -> list[Record]:

@@ -56,7 +56,7 @@ class File(Protocol):
         """The `n` bytes at `offset`, fewer only where the file ends."""
         ...
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         """Write all of `data`; it survives a power cut after `sync` only, before that any part of it may."""
         ...
 
@@ -273,7 +273,7 @@ class _DirectoryFile:
         except OSError as error:
             raise _ours("read", self._path, error) from error
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         try:
             written = os.pwrite(self._fd, data, offset)
             if written == len(data):

@@ -24,13 +24,13 @@ from contextlib import contextmanager
 from wal import retention
 from wal.archiver import Archiver, finish
 from wal.beside import NOTES
-from wal.codec import EMPTY_BODY, Bodies, SegmentHeader, Trailer, decode_header, encode_header
+from wal.codec import EMPTY_BODY, SegmentHeader, Trailer, decode_header, encode_body, encode_header
 from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import LogClosed
 from wal.history import HistoryCursor, SegmentView, Wanted
 from wal.ids import Fragment, Namespace, check_name
 from wal.kept import KEPT, Kept, Reservation, write_kept
-from wal.noting import NOTHING, PUT_OFF_BYTES, Noted, note
+from wal.noting import NOTHING, Noted, note
 from wal.probe import probe
 from wal.records import Record, Trimmed
 from wal.recovery import examine, require
@@ -56,7 +56,6 @@ class Log:
         self._disk = disk
         self._settings = settings
         self._segments = segments
-        self._bodies = Bodies(PUT_OFF_BYTES)
         self._preparing = threading.Lock()  # held while the next segment's file is made, or taken
         self._prepared = 0  # its size, if it is there
         self._retaining = threading.Lock()  # guards the next two
@@ -149,7 +148,7 @@ class Log:
             if durable:
                 self.sync()
             return self.next_lsn - 1
-        body = self._bodies.encode(records)
+        body = encode_body(records)
         noted = note(records, body)
         segments = self._segments
         if not segments.fits(len(body), noted):

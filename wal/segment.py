@@ -15,7 +15,6 @@ from wal.codec import (
     HEADER_BYTES,
     TRAILER_BYTES,
     BlockHeader,
-    Pieces,
     SegmentHeader,
     Trailer,
     block_size,
@@ -180,7 +179,7 @@ class SegmentBuilder:
         room = self.header.capacity - TRAILER_BYTES - self.end - block_size(length)
         return self.notes.leave(room, noted) or (self.notes.go_through() and self.notes.leave(room, noted))
 
-    def encode(self, body: bytes | memoryview, records: int, *, time_ms: int) -> tuple[BlockHeader, Pieces]:
+    def encode(self, body: bytes, records: int, *, time_ms: int) -> tuple[BlockHeader, tuple[bytes, ...]]:
         """The next block, in pieces to be written from `end` on; `add` it when it was."""
         header = BlockHeader(
             len(body), 0, self.next_lsn, records, flags=0, time_ms=time_ms, synced_to=self.synced_to, previous_crc=self.crc

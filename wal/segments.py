@@ -91,7 +91,7 @@ class Segments:
         with self._lock:
             return self._live.fits(length, noted)
 
-    def write(self, body: bytes | memoryview, records: int, time_ms: int, noted: Noted) -> None:
+    def write(self, body: bytes, records: int, time_ms: int, noted: Noted) -> None:
         """Write the next block, its head last if it is in pieces, and only then let anybody see it."""
         header, pieces = self._live.encode(body, records, time_ms=time_ms)
         end = self._live.end + header.size

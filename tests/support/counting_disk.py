@@ -29,7 +29,7 @@ class CountingDisk:
             def size(self) -> int:
                 return file.size()
 
-            def write(self, offset: int, data: bytes | memoryview) -> None:
+            def write(self, offset: int, data: bytes) -> None:
                 raise AssertionError("a reader writes")
 
             def sync(self) -> None:

@@ -69,7 +69,7 @@ class _FailingFile:
     def read(self, offset: int, n: int) -> bytes:
         return self._file.read(offset, n)
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         self._disk.check_room("write", self._name)
         self._file.write(offset, data)
 

@@ -279,7 +279,7 @@ class _Inode:
             self.now.extend(bytes(size - len(self.now)))
         self.pending.append(("size", size, b""))
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         end = offset + len(data)
         if end > len(self.now):
             self.resize(end)
@@ -335,7 +335,7 @@ class MemoryFile:
         self._disk._call("read", self._name)
         return bytes(self._inode.now[offset : offset + n])
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         assert self._writable, f"{self._name} was opened for reading"
         try:
             self._disk._call("write", self._name)

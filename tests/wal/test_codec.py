@@ -20,7 +20,6 @@ from wal.codec import (
     BLOCK_BYTES_MAX,
     BLOCK_HEADER_BYTES,
     HEADER_BYTES,
-    MANY_RECORDS,
     TRAILER_BYTES,
     BlockHeader,
     FormatError,
@@ -31,7 +30,7 @@ from wal.codec import (
 )
 from wal.growing import GrowingIndex
 from wal.index import touched_by
-from wal.records import KINDS, Boot, Origin, Preload, Prepare, Record, Update, Write
+from wal.records import KINDS, Boot, Origin, Prepare, Record, Update, Write
 from wal.segment import segment_name
 
 SEGMENT = segment_name(1)
@@ -143,29 +142,6 @@ def test_a_block_is_valid_in_its_segment_only() -> None:
 def test_more_than_a_block_may_name_is_refused_before_it_is_written() -> None:
     with pytest.raises(ValueError, match="append them in parts"):
         codec.encode_body([update(1, 2000)], bytes_max=1000)  # the real bound is 256 MiB
-
-
-def test_a_large_body_is_good_until_the_next_one_and_one_that_is_kept_for_ever() -> None:
-    many = [update(number) for number in range(MANY_RECORDS)]
-    rows = [[Preload("n", 1, [1], [number], [b"k"], [b"v" * size])] for number, size in ((1, 100_000), (2, 90_000))]
-    kept = [Preload("n", 1, [1], [3], [b"k"], [b"v" * 200_000])]
-    bodies, good = codec.Bodies(kept_bytes=150_000), list[tuple[bytes | memoryview, list[Record]]]()
-    for records in ([update(1)], many, rows[0], kept, rows[1], [update(4, 200_000)], many, rows[0], kept, many):
-        body = bodies.encode(records)
-        assert codec.encode_body(records) == body
-        if records not in rows:
-            good.append((body, list(records)))
-    assert [codec.encode_body(records) for _, records in good] == [body for body, _ in good]
-
-
-def test_more_than_a_block_may_have_is_refused_in_that_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies, rows = codec.Bodies(1 << 20), [Preload("n", 1, [1], [1], [b"k"], [b"v" * 100_000])]
-    assert len(bodies.encode(rows)) > 100_000
-    with monkeypatch.context() as patched:
-        patched.setattr(codec, "BLOCK_BYTES_MAX", 50_000)
-        with pytest.raises(ValueError, match="append them in parts"):
-            bodies.encode(rows)
-    assert codec.encode_body(rows) == bodies.encode(rows)
 
 
 def test_records_of_a_newer_version_are_a_clear_refusal_that_names_the_lsn() -> None:

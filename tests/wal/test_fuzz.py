@@ -66,7 +66,7 @@ class Image:
     def size(self) -> int:
         return len(self._data)
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         raise AssertionError("a reader writes")
 
     def sync(self) -> None:
