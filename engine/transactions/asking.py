@@ -25,6 +25,8 @@ from wal.probe import probe
 ROUND_BYTES = 4 << 20
 ROUND_PARTS = 500
 """Of a large transaction the parts of one round have about so many, and are not more."""
+PIECE_OF_ALL = 4
+"""The fraction of a large transaction that a piece has at most: of what clients stage, 16 MiB and more, that is a round."""
 FLYING_OF_STAGED = 8
 """The fraction of `staged_bytes_max` that may be asked for and have no vote."""
 
@@ -49,9 +51,11 @@ class Asking(Deciding):
         elif self._ask_about(transaction, list(transaction.awaited)):
             core.work += len(transaction.awaited) // 2
 
-    def _piece_bytes(self) -> int:
-        """What a large transaction writes in one partition is prepared in pieces, if it has more bytes than this."""
-        return min(ROUND_BYTES, max(1, self.core.settings.staged_bytes_max // FLYING_OF_STAGED))
+    @staticmethod
+    def _piece_bytes(large: Large) -> int:
+        """What a large transaction writes in one partition is prepared in pieces, if it has more bytes than this: the same
+        ones whoever asks for them, and however he is set (`engine.transactions.pieces` says why)."""
+        return min(ROUND_BYTES, max(1, large.size // PIECE_OF_ALL))
 
     def _ask_on(self, transaction: Transaction, large: Large, voted: int) -> None:
         """A part of a large one has voted, and needs not be kept: there is room for others."""

@@ -129,7 +129,7 @@ class Coordinator(Asking):
         assert core.topology is not None
         version = core.fence
         large = transaction.large
-        pieces = cut(parts, self._piece_bytes()) if large is not None else ()
+        pieces = cut(parts, self._piece_bytes(large)) if large is not None else ()
         for work in chain(split(request, core.topology, parts), pieces):
             yield work
             if active.get(transaction.tx) is not transaction or transaction.phase is not Phase.SPLITTING:

@@ -5,6 +5,14 @@ vote, a record and an outcome of its own, as if they lay in partitions of their 
 whichever partitions, or nothing. So nobody but who cuts it and who counts the votes has to know of pieces. The first one
 has the transaction's id, the others an id that is made of it (`wal.ids.piece_of`); a record that names the participants
 names a partition once for each piece. A place is a partition and a piece, as one number.
+
+How large a piece is follows from how much the transaction writes, and from nothing that a coordinator is set to. If one is
+lost before its own partition has the first piece, nobody knows there that others have theirs, and the next coordinator, to
+which the client says the same writes in the same order, begins anew. It must ask for just the pieces that may be prepared.
+If it asked for other ones, a key would be in two of them: anybody's when the first has ended, and written once more with
+the second, under a newer epoch perhaps than what came in between. And recovery, which asks for a vote by the number of a
+piece, would take what was voted for in a smaller one for a larger one, and commit what nobody has. What is prepared under
+the same number with other keys, as by a node of an older version, is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Nodes that are set differently: each of a cluster in its own way, and in another one after each start, as when an
 operator changes a file node by node. What a map fixes is the same everywhere, and what `engine.cluster.alike` keeps apart
-is not drawn; a node waits for others no longer than the seed's settings say, by which life is judged.
-Nor does `staged_bytes_max` differ, by which a transaction is cut (docs/track-record.md, "Open")."""
+is not drawn; a node waits for others no longer than the seed's settings say, by which life is judged."""
 
 from __future__ import annotations
 
@@ -17,6 +16,8 @@ DIFFERING_SHARE, DIFFERING_LARGE_SHARE = 0.12, 0.03
 """The share of the small seeds in which they are, and of the others: a seed costs a fifth to a half more with them."""
 BEATS = ((60, 400), (100, 400), (250, 1_500), (150, 1_000))
 """How often a node beats, and after which silence it suspects (ms)."""
+ROOMS = (64, 2 << 10, 1 << 20)
+"""For what clients stage of large transactions, of which what one has begun is said again to another one."""
 
 
 def differing(settings: Settings, draw: Random, drawn: Callable[[Random, int], Settings]) -> Settings:
@@ -47,6 +48,7 @@ def differing(settings: Settings, draw: Random, drawn: Callable[[Random, int], S
         prefer_history=other.prefer_history,
         wal_segment_bytes=other.wal_segment_bytes,
         wal_total_bytes=other.wal_total_bytes,
+        staged_bytes_max=draw.choice([settings.staged_bytes_max, *ROOMS]),
         mutations_bytes=draw.choice([settings.mutations_bytes, 0, 4 << 10]),
     )
 

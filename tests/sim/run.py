@@ -77,8 +77,7 @@ GROUPED_SHARE = 0.35
 BEHIND_SHARE = 0.25
 """The share of the seeds in which namespaces may have asynchronous copies, whatever the cluster has."""
 PIECES_SHARE, LITTLE_STAGED = 0.35, 64
-"""The share of the seeds in which a node keeps so many bytes of what is staged: a piece is an eighth of it, so that what a
-transaction writes in one partition is several."""
+"""The share of the seeds in which a node keeps so many bytes of what is staged: one piece at a time is asked about."""
 LARGE_MAP_SHARE = 0.3
 """The share of the seeds of few partitions in which maps are treated as those of very many are: read in pieces before they
 are taken, and told and logged as what they change, if that is little."""

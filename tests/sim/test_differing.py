@@ -23,7 +23,7 @@ def test_nodes_that_are_set_differently_get_on_and_wait_no_longer_than_the_seed_
         for one in each:
             check_settings(one)
             differs |= one.heartbeat_ms != common.heartbeat_ms
-            assert all(getattr(one, name) == getattr(common, name) for name in (*FIXED, "durability", "staged_bytes_max"))
+            assert all(getattr(one, name) == getattr(common, name) for name in (*FIXED, "durability"))
             waits = "suspicion_ms", "connection_lost_ms", "exchange_delay_ms", "exchange_retry_ms", "exchange_drain_ms"
             assert all(getattr(one, name) <= getattr(common, name) for name in waits)
     assert differs

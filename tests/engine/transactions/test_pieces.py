@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from engine.messages import Part, PrepareParts
@@ -14,10 +13,12 @@ from wal import records as r
 from wal.ids import TxId, partition_of, piece_number, piece_of, sequence_of, tx_name, tx_of, whole_of
 
 PIECE = 200
-"""So many bytes of a partition are prepared in one piece."""
+"""So many bytes of a partition are prepared in one piece: of a thousand a quarter, and whole keys."""
 KEYS = [b"{a}%02d" % number for number in range(10)]
 WHERE = partition_of(KEYS[0], 2)
 VALUE = bytes(95)
+KEYS_BYTES = 1_000
+"""Of all of them."""
 
 
 def story_of_pieces() -> tuple[Story, TxId]:
@@ -94,6 +95,16 @@ def test_who_asks_again_is_told_the_same_and_so_is_who_asks_how_it_ended() -> No
     assert story.ask(GetStatus(8, tx, WHERE)) == Status(8, "committed")
 
 
+@pytest.mark.parametrize("most", [KEYS_BYTES, 64 << 20])
+def test_it_is_cut_in_the_same_way_whatever_its_coordinator_has_room_for(most: int) -> None:
+    story = Story(most)
+    tx = story.tx()
+    assert begin(story, tx, prepare_only=True) == Done(9)
+    assert [[key for write in piece.writes for key in write.keys] for piece in prepared(story)] == [
+        KEYS[at : at + 2] for at in range(0, 10, 2)
+    ]
+
+
 @pytest.mark.parametrize("voted", range(6))
 def test_recovery_commits_what_is_prepared_in_all_pieces_and_nothing_else(voted: int) -> None:
     """Its coordinator is gone after so many votes: who is in doubt is told what all pieces together say."""
@@ -120,18 +131,17 @@ def test_recovery_commits_what_is_prepared_in_all_pieces_and_nothing_else(voted:
 
 
 def test_what_another_coordinator_has_cut_otherwise_is_no_vote() -> None:
-    """A client said its writes again, to one that makes larger pieces of them: what is prepared is not what is asked."""
+    """One of an older version, which made smaller pieces: what is prepared is not what is asked."""
     story, tx = story_of_pieces()
     node = story.node
     parts = {WHERE: Part(WHERE, [("acc", KEYS, [VALUE] * 10)], [], [], conditions=[], ttls=[])}
-    list(cut(parts, PIECE))
+    list(cut(parts, PIECE // 2))
     ask = PrepareParts(
-        node.core.fence, piece_of(tx, 1), tx, True, [parts[place_of(piece_of(tx, 1), WHERE)]], [WHERE] * 5, WHERE
+        node.core.fence, piece_of(tx, 1), tx, True, [parts[place_of(piece_of(tx, 1), WHERE)]], [WHERE] * 10, WHERE
     )
     node.participant.on_prepare("n1", ask)
     story.wait(0)
     assert [piece.tx for piece in prepared(story)] == [piece_of(tx, 1)]
-    node.core.settings = msgspec.structs.replace(node.core.settings, staged_bytes_max=FLYING_OF_STAGED * 400)
     refused = begin(story, tx)
     assert code(refused) == Code.CONFLICT  # type: ignore[arg-type]  # a Failed
     assert not prepared(story)

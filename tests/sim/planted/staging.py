@@ -10,6 +10,7 @@ from msgspec import structs
 from engine.messages import Vote
 from engine.protocol.requests import CommitTx
 from engine.state import freezing
+from engine.transactions.asking import FLYING_OF_STAGED
 from engine.transactions.commits import Large, Phase, Transaction
 from engine.transactions.pieces import partition_at, place_of
 from engine.transactions.staging import Staging
@@ -120,6 +121,14 @@ def a_vote_for_one_piece_is_one_for_all(machine: Machine) -> None:
         original(sender, vote)
 
     around(coordinator, "on_vote", on_vote)
+
+
+@STAGING.fault("5")
+def pieces_as_large_as_there_is_room_for(machine: Machine) -> None:
+    """Each coordinator cuts a transaction into pieces by what it has room for itself."""
+    assert machine.node is not None
+    core = machine.node.core
+    replace(machine.node.coordinator, "_piece_bytes", lambda _large: core.settings.staged_bytes_max // FLYING_OF_STAGED)
 
 
 @STAGING.fault("5")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from engine.messages import PrepareParts
 from engine.protocol.requests import CommitTx, StageWrites
-from tests.sim.clients import Client
+from tests.sim.clients import Client, Task
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
@@ -237,3 +239,79 @@ def a_copy_comes_back_while_pieces_are_prepared(plant: Plant | None) -> None:
         stage.until(lambda: lost.caught > 0, "and nobody hears of the outcome")
         stage.start("n3")
         _leads_what_was_prepared(stage, lost)
+
+
+# The same of one that is said again to another coordinator, which has room for more.
+
+FEW = [key(2, number) for number in range(4)]
+"""Where n3 leads."""
+SOME = bytes(300)
+
+
+def _said_again(stage: Stage, lost: Rule, voted: int) -> Task:
+    """n1 has asked n3 for several pieces, of which this one voted, and is gone before its own vote is anywhere else."""
+    for name in ("n2", "n3"):
+        node = stage[name].node
+        assert node is not None
+        node.core.settings = stage[name].settings = msgspec.structs.replace(IN_PIECES, staged_bytes_max=1 << 20)
+    stage.world.network.rules.append(lost)
+    alone = stage.lose("replicate", "n1")
+    tx = SimTransaction(stage.client, optimistic=True, timeout_ns=ANSWER_NS, at_once=1)
+    stage.do(tx.put(NAMESPACE, {X: b"1"} | dict.fromkeys(FEW, SOME)))
+    committing, n3 = stage.begin(tx.commit()), stage["n3"].node
+    assert n3 is not None
+    prepared = n3.core.replica.partition(2).prepared
+    stage.until(lambda: voted in map(piece_number, prepared), "it has voted", look_every=SECOND // 1_000)
+    stage.power_cut("n1")
+    stage.end(lost, alone)
+    return committing
+
+
+def _pieces(name: str, holds: Callable[[int], bool]) -> Rule:
+    def matches(_: str, __: str, said: object) -> bool:
+        return isinstance(said, PrepareParts) and said.parts[0].partition == 2 and holds(piece_number(said.tx))
+
+    return Rule(name, matches, drop=True)
+
+
+@story
+def what_was_asked_for_in_pieces_is_said_again_elsewhere(plant: Plant | None) -> None:
+    """n3 has voted for the second piece, and not for the first; n1 dies, and n2 commits it. What is written then stays."""
+    with Stage(plant, settings=IN_PIECES) as stage:
+        committing = _said_again(stage, _pieces("the first piece", lambda piece: piece == 0), 1)
+        unheard = stage.lose("resolve", "n3")
+        stage.until(lambda: committing.done, "the client is told how it ended", look_every=SECOND // 10)
+        other = stage.another()
+        stage.put(FEW[1], b"later", other)
+        stage.start("n1")
+        stage.wait(4 * SETTINGS.suspicion_ms)
+        stage.power_cut("n3")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.end(unheard)
+        stage.start("n3")
+        stage.rest()
+        found = stage.get(FEW[1], stage.another())
+        stage.must(found == b"later", f"what was written after it is there: {found!r}")
+        stage.curtain()
+
+
+@story
+def a_vote_for_a_piece_is_none_for_all_that_is_asked_for_elsewhere(plant: Plant | None) -> None:
+    """n3 has voted for the first piece; n1 dies, n2 asks for all of it and dies, too, before it hears of a vote."""
+    with Stage(plant, settings=IN_PIECES) as stage:
+        committing = _said_again(stage, _pieces("the other pieces", lambda piece: piece > 0), 0)
+        unheard = [stage.lose("vote", "n3", "n2"), stage.lose("resolve", "n3")]
+        n2 = stage["n2"].node
+        assert n2 is not None
+        stage.until(lambda: bool(n2.core.replica.partition(0).prepared), "n2 has begun", look_every=SECOND // 100)
+        stage.start("n1")
+        stage.wait(4 * SETTINGS.suspicion_ms)
+        stage.power_cut("n2")
+        stage.wait(2 * SETTINGS.suspicion_ms)
+        stage.end(*unheard)
+        stage.start("n2")
+        stage.until(lambda: committing.done, "the client is told how it ended", look_every=SECOND // 10)
+        reader = stage.another()
+        found = [stage.get(X, reader) is not None, *(stage.get(name, reader) == SOME for name in FEW)]
+        stage.must(found == [told(committing)] * 5, f"a transaction is all or nothing: {found}")
+        stage.curtain()

@@ -20,7 +20,7 @@ from tests.sim.workloads.load import TIMEOUT_NS, Load, Step, give_up
 NAMESPACE = "late"
 COUNT = b"count"
 FOLLOWING = (b"{a}double", b"{a}half", b"{b}square", b"{b}cube")
-"""Where little is a piece (`tests.sim.run.LITTLE_STAGED`), two of them in each of two partitions."""
+"""Where they are staged, two pieces in each of two partitions."""
 
 
 def late_of(load: Load, client: Client, rng: Random) -> Step:
