@@ -47,8 +47,9 @@ def start(config: Path | None, ready_file: Path | None, **flags: str | bool | No
 
     Settings come from flags, then from FORESHORE_* variables, then from the file of --config, then from the defaults.
 
-    SIGTERM or SIGINT (Ctrl-C): the node hands its primaries over, writes a last checkpoint and ends. It stays a voter and
-    in the baseline, and catches up when it is back; if those left are no majority, it just ends.
+    SIGTERM, SIGINT (Ctrl-C), or SIGHUP as a terminal sends it that is closed: the node hands its primaries over, writes a
+    last checkpoint and ends. It stays a voter and in the baseline, and catches up when it is back; if those left are no
+    majority, it just ends.
     At a second signal, from half a second later on, it ends at once: the next start recovers, and nothing else is lost.
     """
     settings = load(flags, file=config)
@@ -126,8 +127,9 @@ async def serve(config: ServerConfig, ready_file: Path | None = None, *, disk: M
         told_at.append(loop.time())
         server.leave()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told, number.name)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # who says `nohup` means it
+            loop.add_signal_handler(number, told, number.name)
     try:
         if ready_file is not None:
             _tell_ready(ready_file, server.address)
@@ -242,6 +244,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({f"maps_{name}": number for name, number in found["maps"].items()}),
         plain({"held_up_by": found["held_up_by"] or None}),
+        *_stopping(found.get("stopping")),
         *_proofs(found["anti_entropy"]),
         *(plain({"split": other["node"], "version": other["version"], "map": other["map"]}) for other in found["split"]),
         _turns(found["turns"]),
@@ -256,6 +259,15 @@ def _room(disk: dict[str, Any] | None) -> list[str]:
         plain(told),
         *([f"THE DISK IS NEARLY FULL: {too_full(disk)}"] if disk and (disk["low"] or disk.get("full")) else []),
     ]
+
+
+def _stopping(found: dict[str, Any] | None) -> list[str]:
+    """For how long it has been told to stop, and for whom it waits."""
+    if found is None:
+        return []
+    loading = ", ".join(f"{node} loads {partitions}" for node, partitions in found["loading"].items())
+    waits = {"loading": loading} if loading else {"coordinator": found["coordinator"]}
+    return [plain({"stopping_ms": found["since_ms"], **{f"waits_for_{name}": value for name, value in waits.items()}})]
 
 
 def _proofs(found: dict[str, Any]) -> list[str]:

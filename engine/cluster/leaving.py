@@ -11,7 +11,9 @@ When the whole cluster is told to stop, nobody hands anything over either: all s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from engine.cluster.detector import Detector
 from engine.messages import Halt, Leave
@@ -23,6 +25,8 @@ from wal.ids import NodeId
 
 LEAVE_MS_MAX = 30_000
 """Nobody waits longer to be let go."""
+TOLD_MS = 2_000
+"""Who waits for the coordinator alone for so long says so; it usually takes less."""
 
 
 class Leaving:
@@ -34,6 +38,8 @@ class Leaving:
         self.since: int | None = None  # when this node was told to stop
         self.halting = False  # the whole cluster stops, and this node tells the others
         self._halted = False  # it was told
+        self._leader: NodeId | None = None  # whom it last asked to be let go
+        self._noted = ""  # what it was said to wait for
         self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
 
     def begin(self) -> None:
@@ -60,6 +66,40 @@ class Leaving:
             self.say_halt()
         elif leader is not None and self.since is not None and self.core.serving:
             self.core.send(leader, Leave(self.core.node, self.core.incarnation))
+        self._note(leader)
+
+    def _note(self, leader: NodeId | None) -> None:
+        """Tell the operator for whom this node waits, once for each."""
+        core, topology = self.core, self.core.topology
+        self._leader = leader
+        if self.since is None or self.halting or topology is None or not core.serving:
+            return
+        loading = self._loading(topology)
+        kind = ", ".join(sorted(loading)) if loading else f"coordinator {leader}"
+        if kind != self._noted and (loading or core.now - self.since >= TOLD_MS * MS):
+            self._noted = kind
+            core.note(f"told to stop: it waits for {_told(loading, leader)}")
+
+    def _loading(self, topology: Topology) -> Counter[NodeId]:
+        """Who must load copies before this node can be let go, and of how many partitions."""
+        rest = [m.node for m in topology.members if m.node != self.core.node]
+        return Counter(
+            node
+            for number in _awaited(topology, [self.core.node], rest)
+            for node in topology.placements[number].owners
+            if node in rest
+        )
+
+    def as_object(self) -> dict[str, Any] | None:
+        """For whom this node waits, if it is told to stop: who is loading, and how many partitions; who coordinates."""
+        if self.since is None:
+            return None
+        topology = self.core.topology
+        return {
+            "since_ms": (self.core.now - self.since) // MS,
+            "loading": dict(sorted(self._loading(topology).items())) if topology is not None else {},
+            "coordinator": self._leader,
+        }
 
     def say_halt(self) -> None:
         """Tell the others to stop, until none is left."""
@@ -92,7 +132,7 @@ class Leaving:
         noted = going(topology)  # of what these have all is on others, too
         for node in sorted(self._asked, key=lambda n: n == self.core.node):
             rest = [n for n in here if n != node and n not in granted]
-            awaited = node not in noted and _awaited(topology, [node, *granted], rest)
+            awaited = node not in noted and any(True for _ in _awaited(topology, [node, *granted], rest))
             if node in here and topology.carried_by(rest) and not awaited:
                 granted.append(node)
         return granted
@@ -112,12 +152,21 @@ class Leaving:
         if not self.halting and not topology.carried_by(rest):
             return "told to; those who are left are no majority, so nothing is handed over"
         if core.now - self.since > LEAVE_MS_MAX * MS:
-            return f"told to; it was not let go within {LEAVE_MS_MAX // 1_000} s"
+            waited = _told(self._loading(topology), self._leader)
+            return f"told to; it was not let go within {LEAVE_MS_MAX // 1_000} s: it waited for {waited}"
         return ""
 
 
-def _awaited(topology: Topology, going: Sequence[NodeId], rest: Sequence[NodeId]) -> bool:
-    """Whether a copy is loading that will be in sync soon, and until then only those who go have all of its partition."""
-    return any(
-        not p.lost and all(n in going for n in p.in_sync) and any(n in rest for n in p.owners) for p in topology.placements
-    )
+def _awaited(topology: Topology, going: Sequence[NodeId], rest: Sequence[NodeId]) -> Iterator[int]:
+    """Where a copy is loading that will be in sync soon, and until then only those who go have all of the partition."""
+    for number, p in enumerate(topology.placements):
+        if not p.lost and all(n in going for n in p.in_sync) and any(n in rest for n in p.owners):
+            yield number
+
+
+def _told(loading: Counter[NodeId], leader: NodeId | None) -> str:
+    """For whom a node waits that is told to stop, in words."""
+    if not loading:
+        return f"{leader}, which coordinates, to let it go" if leader else "somebody who coordinates to let it go"
+    each = [f"{node} to load {'a partition' if n == 1 else f'{n} partitions'}" for node, n in sorted(loading.items())]
+    return f"{' and '.join(each)}, of which nobody else who stays has a whole copy"

@@ -183,6 +183,7 @@ class Administration:
             "asynchronous": node.entropy.following.as_object(each.count(Role.ASYNC)),
             **node.names.alike.as_object(),
             "held_up_by": node.exchange.held_up,
+            "stopping": node.membership.leaving.as_object(),
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
                 for n, (version, map_hash) in node.exchange.splits.found.items()

@@ -350,6 +350,13 @@ def test_sigterm_leaves_in_good_order(tmp_path: Path) -> None:
     assert "store_lsn=0" not in verified.stdout, "both wrote a last checkpoint"
 
 
+def test_a_terminal_that_is_closed_stops_its_node_in_good_order(tmp_path: Path) -> None:
+    with nodes(tmp_path, "n1") as (node,):
+        node.signal(signal.SIGHUP)
+        assert node.ended() == 0, "it was not just gone"
+        assert "SIGHUP: hands its primaries over and stops" in node.said()
+
+
 def test_who_signals_a_process_and_its_group_means_it_once(tmp_path: Path) -> None:
     with nodes(tmp_path, "n1") as (node,):
         for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
@@ -383,6 +390,8 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
             node.signal(signal.SIGSTOP)  # so that n1 waits for a majority to let it go
         first.signal(signal.SIGINT)
         first.wait_until_it_says("SIGINT: hands its primaries over and stops; once more to end at once")
+        first.wait_until_it_says("told to stop: it waits for n1, which coordinates, to let it go")
+        assert " waits_for_coordinator=n1" in foreshore("node", "status", first.address).stdout
         time.sleep(SAME_SECONDS)
         first.signal(signal.SIGINT)
         assert first.ended() == 130
