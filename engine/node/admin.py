@@ -182,8 +182,7 @@ class Administration:
             "anti_entropy": node.entropy.as_object(),
             "asynchronous": node.entropy.following.as_object(each.count(Role.ASYNC)),
             **node.names.alike.as_object(),
-            "held_up_by": node.exchange.held_up,
-            "stopping": node.membership.leaving.as_object(),
+            **self._waits(),
             "split": [
                 {"node": n, "version": str(version), "map": f"{map_hash:016x}"}
                 for n, (version, map_hash) in node.exchange.splits.found.items()
@@ -199,6 +198,11 @@ class Administration:
             },
         }
         return status | self._map_status(topology) if topology is not None else status
+
+    def _waits(self) -> dict[str, Any]:
+        """What the next map waits for; and what this node does, if it is told to stop."""
+        membership = self.node.membership
+        return {"held_up_by": self.node.exchange.held_up, "stopping": membership.leaving.as_object()}
 
     def _memory(self) -> dict[str, Any]:
         """What waits for the store, whose store does not keep up, and whose disk has no room."""
