@@ -104,8 +104,9 @@ def too_full(disk: dict[str, Any]) -> str:
     if disk.get("full"):
         return (
             f"{disk['free_bytes'] >> 10} KiB are left, and the log's next segment, which takes "
-            f"{disk['next_bytes'] >> 10}, could not be made; the node goes on for as long as the one lasts that is "
-            "written, and writes are refused where others could not go on without it: free some"
+            f"{disk['next_bytes'] >> 10}, could not be made, or a checkpoint found no room; the node goes on for as long "
+            "as its segment and its memory last, and writes are refused where others could not go on without it: free "
+            "some, or raise what limits it (a quota, `ulimit -f`)"
         )
     return (
         f"{disk['free_bytes'] >> 10} KiB are left, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "

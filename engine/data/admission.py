@@ -176,6 +176,8 @@ class Admission:
         if core.backlogged and (node := self.backlogged(local)) is not None:
             probe("write.store_is_behind")
             told = f"the store of {node} does not keep up with what is written"
+            if node in core.cramped:
+                told = f"the disk of {node} has no room for its checkpoint"
             return HeldBack(Code.BUSY, f"{told}: nothing new is begun before its next checkpoint")
         return None
 
@@ -201,6 +203,6 @@ class Admission:
 def _told_cramped(nodes: tuple[NodeId, ...]) -> str:
     whose = f"the disk of {nodes[0]} has" if len(nodes) == 1 else f"the disks of {', '.join(nodes)} have"
     return (
-        f"{whose} no room for more of the log, and others cannot go on alone: nothing is written, and what is there can be "
-        "read; free some space there, and it goes on by itself"
+        f"{whose} no room for more of the log, or for a checkpoint, and others cannot go on alone: nothing is written, and "
+        "what is there can be read; free some space there, and it goes on by itself"
     )

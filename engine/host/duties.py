@@ -28,6 +28,7 @@ from engine.messages import Heartbeat, Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
 from engine.state.store import CheckpointImage
+from engine.state.store_errors import StoreFull
 from engine.turn.effects import Effects
 from engine.turn.events import (
     CheckpointWritten,
@@ -137,7 +138,7 @@ class Duties:
         self._wall_ms = 0  # when the last turn was written
         self._readers: dict[Supply, _Reader] = {}
         self._closing: list[_Reader] = []  # closed, and still read
-        self._preparing = Preparing(doer, node, log, ends=lambda: self.over, fail=self._fail)
+        self._preparing = Preparing(doer, node, log, ends=lambda: self.over, fail=self._fail, write=self._write_checkpoint)
         self._writing = False
         self._doomed: list[str] = []  # files of the log that are to be removed, the oldest first
         self._tidying = False  # files are removed, or an archive is made: one at a time
@@ -313,10 +314,13 @@ class Duties:
 
     def _checkpointed(self, image: CheckpointImage, error: Exception | None) -> None:
         self._writing = False
-        if error is not None:
+        if isinstance(error, StoreFull):
+            self._preparing.checkpoint_full(image, error)
+        elif error is not None:
             self._fail(error)
             return
-        if not self.over:
+        elif not self.over:
+            self._preparing.checkpoint_written()
             self.doer.inbox(CheckpointWritten(image.lsn))
             self._archivable = self._checkpoint_lsn = image.lsn
             self._trim(image.lsn)
@@ -395,37 +399,33 @@ class Duties:
         done = self._finish
         if done is None or self._owing or self._writing:
             return
-        if self.node.checkpointing:
+        waits = self._preparing.waits
+        if self.node.checkpointing and not waits:
             if self.over:
                 self._finish = None
                 done(None)  # that one is the last
             return  # else it is written, and the next turn takes it
         self.over, self._finish = True, None
         core = self.node.core
-        if core.is_cramped:  # there is no room for it, and what it would hold is in the log
-            done(self._all_written())
-            return
+        cramped = core.is_cramped or waits  # there is no room for one, and what it would hold is in the log
         try:
-            image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
-            image = image._replace(hurried=True)  # whoever stops the node waits, and it does nothing else any more
+            if not cramped:
+                image = core.replica.begin_checkpoint(core.durable_lsn, self.node.replication.open_records())
+                image = image._replace(hurried=True)  # whoever stops the node waits, and it does nothing else any more
             self.write_all()
         except Exception as error:  # the disk's, or an assertion
             done(error)
+            return
+        if cramped:
+            done(None)
             return
         self._writing = True
 
         def written(_: None, error: Exception | None) -> None:
             self._writing = False
-            done(error)
+            done(None if isinstance(error, StoreFull) else error)  # as above
 
         self.doer.background("checkpoint", lambda: self._store(image), written)
-
-    def _all_written(self) -> Exception | None:
-        try:
-            self.write_all()
-        except Exception as error:  # the disk's, or an assertion
-            return error
-        return None
 
     def write_all(self) -> None:
         """Everything that was acknowledged is on disk after this."""

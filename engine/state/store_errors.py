@@ -29,7 +29,8 @@ class StoreDamaged(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk, a quota or a limit on file sizes left no room for a checkpoint; nothing of it was applied."""
+    """The disk, a quota or a limit on file sizes left no room for a checkpoint; nothing of it was applied, and it may be
+    written again. A sync that failed, for whatever reason, is another thing: `StoreFailed`."""
 
 
 class StoreFailed(StoreError):

@@ -196,6 +196,22 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def still_whole(env: lmdb.Environment, file: int) -> bool:
+    """Whether a store may be written again after a transaction found no room: no root page was touched, and no sync failed
+    since `file`, its data, was opened, as such a descriptor is told. What the transaction had added to the file is given
+    back: nobody reads beyond the last checkpoint's pages. Called by the only writer. Raises lmdb.Error, OSError.
+    """
+    with env.begin(write=True):  # refused where a root page was not written
+        length = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if os.fstat(file).st_size > length:
+            os.ftruncate(file, length)
+    try:
+        os.fsync(file)
+    except OSError:
+        return False
+    return True
+
+
 def _no_room(path: Path) -> bool:
     """Whether a file of a megabyte finds no room here."""
     try:
@@ -242,7 +258,7 @@ def trouble(path: Path, doing: str, error: lmdb.Error | OSError) -> StoreError:
         return StoreInUse(f"{where}; expected one user in a process: close the other one first")
     # LMDB calls a write that came back short EIO, and a disk that just filled up gives exactly that.
     if code in _NO_ROOM or (code == errno.EIO and _no_room(path)):
-        return StoreFull(f"{where}; expected room for it, found none: make room and restart the node")
+        return StoreFull(f"{where}; expected room for it, found none: make room")
     if code == errno.ENOMEM:
         return StoreNoMemory(
             f"{where}; expected memory, and address space for a map of the whole file: raise what limits it (`ulimit -v`, "

@@ -38,7 +38,7 @@ import lmdb
 
 from engine.state.store import CheckpointImage
 from engine.state.store_apply import Databases, apply_parts
-from engine.state.store_errors import StoreError, StoreFailed, StoreForeign
+from engine.state.store_errors import StoreError, StoreFailed, StoreForeign, StoreFull
 from engine.state.store_file import (
     check_length,
     create,
@@ -47,6 +47,7 @@ from engine.state.store_file import (
     leads_to,
     not_lmdb,
     sole_writer,
+    still_whole,
     trouble,
     writable,
 )
@@ -62,7 +63,8 @@ class LmdbStore(StoreReads):
     """A store of checkpoints in one LMDB environment.
 
     Invariants: the file holds exactly one checkpoint image, whole; `_txn` is a live read transaction from opening to
-    closing; after a failed `write` there is no other, because a retried fsync may succeed without the data.
+    closing; after a failed `write` there is no other, because a retried fsync may succeed without the data. One that found
+    no room is no such: none of its pages is part of the store, and another writes all of its own anew.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LmdbStore(StoreReads):
         self._failed: StoreError | None = None
         self._lsn = 0  # of the checkpoint that is being written
         self._guard: int | None = None
+        self._file: int | None = None  # its data, opened before anything is written: it is told of each sync that failed
         try:
             if lock is not None:
                 self._guard = lock
@@ -101,6 +104,8 @@ class LmdbStore(StoreReads):
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or writable(path / "lock.mdb")
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
+            if self._guard is not None:
+                self._file = os.open("data.mdb", os.O_RDWR | os.O_CLOEXEC, dir_fd=self._guard)
             if lock is not None:
                 self._check_place()
             check_length(path, self._env)
@@ -160,8 +165,8 @@ class LmdbStore(StoreReads):
     def write(self, image: CheckpointImage) -> None:
         """Apply a checkpoint: all of it durably, or nothing. Raises StoreFull, StoreFailed, StoreDamaged.
 
-        After any of these the store takes no other checkpoint; reads go on with the last one. The log holds what the
-        image held, so a restart with the cause removed loses nothing.
+        After a StoreFull it may be tried again. After any other of these the store takes no other checkpoint; reads go on
+        with the last one. The log holds what the image held, so a restart with the cause removed loses nothing.
         """
         while not self.write_parts(parts_of(image)):
             pass
@@ -171,19 +176,37 @@ class LmdbStore(StoreReads):
         assert not self.read_only, "a tool does not write"
         env = self._environment()
         self._check_failed()
-        try:
-            with self._writing:
-                env.reader_check()  # a tool that was killed while it read would hold old pages for ever
-                info = env.info()
-                if (info["last_pgno"] + 1) * env.stat()["psize"] > info["map_size"] * 3 // 4:
-                    self._grow(env)
-                if not self._apply(env, parts):
-                    self._grow(env)
-                    return False
-        except (lmdb.Error, OSError) as error:
-            self._failed = trouble(self.path, f"writing the checkpoint up to lsn {self._lsn}", error)
-            raise self._failed from error
+        with self._writing:
+            try:
+                return self._write_parts(env, parts)
+            except (lmdb.Error, OSError) as error:
+                raise self._refused(env, error) from error
+
+    def _write_parts(self, env: lmdb.Environment, parts: Iterable[Part]) -> bool:
+        env.reader_check()  # a tool that was killed while it read would hold old pages for ever
+        info = env.info()
+        if (info["last_pgno"] + 1) * env.stat()["psize"] > info["map_size"] * 3 // 4:
+            self._grow(env)
+        if not self._apply(env, parts):
+            self._grow(env)
+            return False
         return True
+
+    def _refused(self, env: lmdb.Environment, error: lmdb.Error | OSError) -> StoreError:
+        """What a checkpoint met; whether another one may be written is known after it."""
+        why = trouble(self.path, f"writing the checkpoint up to lsn {self._lsn}", error)
+        if isinstance(why, StoreFull):
+            assert self._file is not None, "a tool does not write"
+            try:
+                if still_whole(env, self._file):
+                    probe("store.no_room")
+                    return why
+            except (lmdb.Error, OSError) as another:
+                why = trouble(self.path, f"going on after {error}", another)
+            if isinstance(why, StoreFull):
+                why = StoreFailed(f"{why}; and a sync of it failed")
+        self._failed = why
+        return why
 
     def written_elsewhere(self, write: Callable[[int], None]) -> None:
         """Let another process write a checkpoint: `write` gets the lock that it shares until that is done.
@@ -196,7 +219,8 @@ class LmdbStore(StoreReads):
             try:
                 write(self._guard)
             except StoreError as error:
-                self._failed = error
+                if not isinstance(error, StoreFull):
+                    self._failed = error
                 raise
 
     def _check_failed(self) -> None:
@@ -277,6 +301,9 @@ class LmdbStore(StoreReads):
             if self._env is not None:
                 self._env.close()
                 self._env = None
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
         if self._guard is not None:
             os.close(self._guard)
             self._guard = None

@@ -97,7 +97,7 @@ class Core:
         self.local: list[LocalPartition] = []
         self.version_number = 0  # of the committed map, for answers
         self.backlogged: list[NodeId] = []  # members, and this node, whose store does not keep up
-        self.cramped: list[NodeId] = []  # the same, whose disk has no room for what the log goes on in
+        self.cramped: list[NodeId] = []  # the same, whose disk has no room: for what the log goes on in, or a checkpoint
         self._carried_without = False  # the other members are a majority
         self.frozen = False  # the single map was sent: no replication and no commits of this version any more
         self.maps = Maps()
@@ -174,6 +174,10 @@ class Core:
         if not cramped or (self._carried_without and not all(node in cramped for node in placement.in_sync)):
             return ()
         return tuple(node for node in placement.copies if node in cramped)
+
+    def is_spared(self) -> bool:
+        """This node is cramped, and others can go on without it: none of its copies is in the way of anything."""
+        return self.is_cramped and not any(self.in_the_way(local.placement) for local in self.local)
 
     @property
     def claim_lsn(self) -> int:

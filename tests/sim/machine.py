@@ -21,7 +21,7 @@ from engine.node.node import Node
 from engine.protocol.requests import Reply
 from engine.state.recover import recover
 from engine.state.store import CheckpointImage
-from engine.state.store_errors import StoreError
+from engine.state.store_errors import StoreError, StoreFailed, StoreFull
 from engine.turn.effects import Effects
 from engine.turn.events import Event, LogMayShrink, SessionId
 from engine.turn.settings import Settings
@@ -100,6 +100,7 @@ class Machine:
         self.affinity = affinity
         self.disks = 1
         self.allocation = f"{name}-disk1"
+        self.store_fails = False  # whatever room there is
         self._storing = 0  # the next step of a checkpoint is so much later
         self.disk = MemoryDisk()
         self.node: Node | None = None
@@ -579,6 +580,11 @@ class Machine:
         fibre.quiet = False
         self._storing = self._time_to_store(image.weight)
         yield  # it takes a while, and is there at its end
+        if self.store_fails:
+            raise StoreFailed(f"{self.name}: its store cannot be written")
+        room = self.disk.room
+        if room is not None and image.weight > room:
+            raise StoreFull(f"{self.name}: {image.weight} bytes found no room")
         self.node.core.replica.store.base.write(image)
 
     def _time_to_store(self, weight: int) -> int:

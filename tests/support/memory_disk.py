@@ -176,6 +176,11 @@ class MemoryDisk:
         """The bytes of all files."""
         return sum(len(inode.now) for inode in self._names.values())
 
+    @property
+    def room(self) -> int | None:
+        """What is left of its capacity, if that is bounded."""
+        return max(0, self.capacity - self.used) if self.capacity is not None else None
+
     def copy(self) -> MemoryDisk:
         """The same files, all synced."""
         twin = MemoryDisk(self.capacity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,6 +142,19 @@ def test_a_full_device_is_a_full_disk() -> None:
         with pytest.raises(DiskFull, match="free some space"):
             file.write(0, b"x")
         file.close()
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with DirectoryDisk(tmp_path) as disk:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
+        try:
+            with pytest.raises(DiskFull, match="EFBIG") as full:
+                disk.create("a.wal", 128 << 10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert full.value.early
+        assert disk.list() == []
 
 
 # The one in memory alone.

@@ -137,7 +137,14 @@ def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() 
     """Else it would last until half of that segment is written: nothing is, where clients wait for the store (seed 875)."""
     disk, settings = MemoryDisk(), LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20)
     log, doer, node = open_log(disk, settings), _AtOnce(), _Node()
-    preparing = Preparing(doer, cast("Node", node), log, ends=lambda: False, fail=lambda error: pytest.fail(str(error)))
+    preparing = Preparing(
+        doer,
+        cast("Node", node),
+        log,
+        ends=lambda: False,
+        fail=lambda error: pytest.fail(str(error)),
+        write=lambda _: pytest.fail("no checkpoint waits"),
+    )
     written = itertools.count(1)
     while not log.wants_next:
         append(log, update(next(written), 1000))

@@ -20,6 +20,7 @@ import lmdb
 import pytest
 
 from engine.host.data_directory import as_engine_error
+from engine.state import store_lmdb
 from engine.state.store import CheckpointImage, Entry
 from engine.state.store_envelope import (
     DATABASES,
@@ -37,6 +38,7 @@ from engine.state.store_envelope import (
 )
 from engine.state.store_errors import (
     StoreDamaged,
+    StoreError,
     StoreFailed,
     StoreForeign,
     StoreFull,
@@ -46,6 +48,7 @@ from engine.state.store_errors import (
 )
 from engine.state.store_file import FORMAT, structure_problems, trouble
 from engine.state.store_lmdb import LmdbStore
+from engine.state.store_writer import Writer
 from rebalance.contents import row_digest
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
 from tests.support.images import loaded
@@ -353,31 +356,69 @@ def test_renewing_beside_a_checkpoint_that_is_being_written_only_renews_what_is_
     store.close()
 
 
-def test_a_full_disk_stops_the_store_and_costs_nothing_that_was_there(path: Path) -> None:
-    store = LmdbStore(path)
+WIDE = {b"%06d" % n: Entry(1, n + 1, b"x" * 1000) for n in range(4000)}
+
+
+def test_a_file_that_may_not_grow_costs_nothing_and_the_checkpoint_is_written_when_it_may(path: Path) -> None:
+    store, data = LmdbStore(path), path / "data.mdb"
     store.write(story(1))
     store.renew()
-    wide = {b"%06d" % n: Entry(1, n + 1, b"x" * 1000) for n in range(4000)}
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    small, before = data.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = story(2)._replace(rows={ACC: {**WIDE}})
     resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, before[1]))
     try:
-        with pytest.raises(StoreFull, match=r"checkpoint up to lsn 2: .*make room and restart") as full:
-            store.write(story(2)._replace(rows={ACC: {**wide}}))
+        for _ in range(2):
+            with pytest.raises(StoreFull, match=r"checkpoint up to lsn 2: .*make room"):
+                store.write(large)
+            assert data.stat().st_size <= small, "what was begun takes no room"
+            assert (store.load(), held(store)) == (states(1), contents(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    store.write(large)
+    store.renew()
+    assert store.load() == states(2)
+    assert dict(store.scan(ACC, b"", 5000)).keys() >= WIDE.keys()
+    store.close()
+    assert structure_problems(path) == []
+
+
+@pytest.mark.parametrize("fails", ["fsync", "begin"])
+def test_where_more_than_room_is_missing_the_store_takes_nothing_more(
+    path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync that failed, or a root page that may be half there, is no full disk, whatever number the system gives it."""
+    store, before = LmdbStore(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    store.write(story(1))
+    store.renew()
+    with monkeypatch.context() as patched:
+        patched.setattr(store_lmdb, "still_whole", _not_whole if fails == "fsync" else _broken)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, before[1]))
+        try:
+            with pytest.raises(StoreError) as met:
+                store.write(story(2)._replace(rows={ACC: {**WIDE}}))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not isinstance(met.value, StoreFull)
     with pytest.raises(StoreFailed, match="an earlier one failed") as refused:
         store.write(story(2))
-    assert refused.value.__cause__ is full.value
-    store.renew()
+    assert refused.value.__cause__ is met.value
     assert (store.load(), held(store)) == (states(1), contents(1))
     store.close()
     store = LmdbStore(path)
-    assert (store.load(), held(store)) == (states(1), contents(1))
     store.write(story(2))
     store.renew()
     assert (store.load(), held(store)) == (states(2), contents(2))
     store.close()
-    assert structure_problems(path) == []
+
+
+def _not_whole(_env: object, _file: int) -> bool:
+    return False
+
+
+def _broken(_env: object, _file: int) -> bool:
+    error = lmdb.PanicError("MDB_PANIC: Update of meta page failed or environment had fatal error")
+    error.code = -30795  # type: ignore[misc]  # LMDB sets it
+    raise error
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
@@ -409,13 +450,30 @@ def test_a_disk_that_fills_up_is_told_from_one_that_fails(path: Path) -> None:
         pytest.skip("mounting is not allowed here")
     try:
         store = LmdbStore(path)
-        with pytest.raises(StoreFull, match="expected room for it, found none"):
-            store.write(CheckpointImage(1, {}, {}, {}, [], {ACC: {b"k": Entry(1, 1, b"x" * (2 << 20))}}))
-        store.close()
+        large, free = CheckpointImage(1, {}, {}, {}, [], {ACC: {b"k": Entry(1, 1, b"x" * (2 << 20))}}), _free(path)
+        for write in (store.write, Writer(store, small_work=0).write) * 2:
+            with pytest.raises(StoreFull, match="expected room for it, found none"):
+                write(large)
+            assert _free(path) == free, "what was begun takes no room"
+        path.with_name("takes-the-rest").write_bytes(bytes(free))
         with pytest.raises(StoreFull):
             LmdbStore(path.with_name("another"))
+        path.with_name("takes-the-rest").unlink()
+        subprocess.run(
+            ["mount", "-o", "remount,size=16m", path.parent], capture_output=True, check=True, timeout=PATIENCE_SECONDS
+        )
+        Writer(store, small_work=0).write(large)
+        store.renew()
+        assert store.get(ACC, b"k") == Entry(1, 1, b"x" * (2 << 20))
+        store.close()
+        assert structure_problems(path) == []
     finally:
         subprocess.run(["umount", "-l", path.parent], check=True, timeout=PATIENCE_SECONDS)
+
+
+def _free(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
 
 
 def test_an_image_that_breaks_the_rules_changes_nothing_and_stops_nothing(path: Path) -> None:

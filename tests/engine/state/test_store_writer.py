@@ -198,6 +198,8 @@ def test_a_process_that_finds_another_store_at_its_path_writes_nothing(store: Lm
 def test_what_the_disk_refuses_there_is_refused_here(store: LmdbStore) -> None:
     with pytest.raises(StoreFull, match="no room"):
         Writer(store, program=said(Answer("ready"), Answer("StoreFull", "no room"))).write(image(1, 10))
+    with pytest.raises(StoreFailed, match="a sync"):
+        Writer(store, program=said(Answer("ready"), Answer("StoreFailed", "a sync"))).write(image(1, 10))
     with pytest.raises(StoreFailed, match="an earlier one failed"):
         Writer(store).write(image(2, 10))
     store.renew()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from engine.state.store import CheckpointImage
+from engine.state.store_errors import StoreFull
 from engine.turn.events import LogMayShrink
 from rebalance.table import Placement
 from tests.sim.machine import Machine
@@ -167,3 +169,32 @@ def a_copy_with_room_is_enough(machine: Machine) -> None:
         return placement.in_sync if all(node in core.cramped for node in placement.in_sync) else ()
 
     replace(core, "in_the_way", in_the_way)
+
+
+@DEEDS.fault("4")
+def what_found_no_room_is_taken_as_written(machine: Machine) -> None:
+    """A checkpoint for which there was no room counts as one that is in the store."""
+    assert machine.node is not None
+    store = machine.node.core.replica.store.base
+
+    def write(image: CheckpointImage) -> Iterator[None]:
+        yield
+        if machine.disk.room is None or image.weight <= machine.disk.room:
+            store.write(image)
+
+    replace(machine, "_write_checkpoint", write)
+
+
+@DEEDS.fault("4")
+def what_found_no_room_is_not_written_again(machine: Machine) -> None:
+    """A checkpoint for which there was no room is kept for ever."""
+    assert machine.duties is not None
+    preparing = machine.duties._preparing
+    replace(preparing, "_write", lambda image: preparing.checkpoint_full(image, StoreFull("still")))
+
+
+@DEEDS.fault("4")
+def whoever_is_spared_goes_on(machine: Machine) -> None:
+    """A node that has no room for its checkpoint, and takes no more, is waited for although others could go on."""
+    assert machine.node is not None
+    replace(machine.node.core, "is_spared", lambda: False)

@@ -320,7 +320,71 @@ def the_disk_of_one_node_is_full(plant: Plant | None) -> None:
         stage.curtain()
 
 
+@story
+def the_checkpoints_of_all_nodes_find_no_room(plant: Plant | None) -> None:
+    """Their logs have some yet. Writes are refused, reads are answered, and nobody ends, save in good order who is told to.
+    When there is room each writes what it could not, and its log goes on from there."""
+    with Stage(plant) as stage:
+        _no_checkpoints(stage, "n1", "n2", "n3")
+        before = [_stored(stage, name) for name in stage.world.machines]
+        _must_be_refused(stage, key(2), alone=True)
+        _must_be_refused(stage, key(1), alone=False)
+        stage.wait(30_000)
+        stage.must(stage.get(key(0, 8)) == b"v" * FILLS, "what is in no checkpoint is read")
+        stage.must([_stored(stage, name) for name in stage.world.machines] == before, "there is no room for a checkpoint")
+        stage["n3"].finish()
+        stage.until(lambda: not stage["n3"].up, "n3 has ended")
+        stage.must(stage["n3"].why == "ended in good order", f"it ended in good order: {stage['n3'].why}")
+        stage.start("n3")
+        _empty(stage, "n1", "n2", "n3")
+        stage.must(_stored(stage, "n1") > before[0] and _stored(stage, "n2") > before[1], "what waited is in the store")
+        for machine in stage.world.machines.values():
+            machine.truncate_log()
+        stage.wait(1_000)
+        for name in ("n1", "n2", "n3"):
+            stage[name].stop("power cut")
+        for name in ("n1", "n2", "n3"):
+            stage.start(name)
+        stage.must(stage.get(key(0, 8), stage.another()) == b"v" * FILLS, "what was acknowledged is there")
+
+
+@story
+def a_checkpoint_of_one_node_finds_no_room(plant: Plant | None) -> None:
+    """The others have all of it, and a majority: they go on while n3 has some memory left, and when it has ended for want
+    of any. When it is back with room it has all there is."""
+    small = msgspec.structs.replace(SETTINGS, checkpoint_bytes=8 << 10, wal_segment_bytes=4 << 20, wal_total_bytes=32 << 20)
+    with Stage(plant, settings=small) as stage:
+        node, most = stage["n3"], 0
+        stage.put(key(0), b"first")
+        node.disk.capacity = node.disk.used
+        for number in range(100):
+            stage.put(key(0, number % 8), b"v" * FILLS)
+            if node.node is not None and node.up:
+                most = max(most, node.node.core.replica.store.active_bytes)
+        stage.must(not node.up, "n3 has ended")
+        enough = BACKLOGGED_AT * small.checkpoint_bytes + HEARD_LATE * (FILLS + ROW_OVERHEAD_BYTES)
+        stage.must(most <= enough, f"{enough} bytes lie in memory at most, and not {most}")
+        node.disk.repair()
+        stage.start("n3")
+        stage.curtain()
+
+
+@story
+def a_disk_that_fails_beside_a_checkpoint_ends_its_node(plant: Plant | None) -> None:
+    """That there is no room is one thing; whatever else a disk says is believed at once."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"first")
+        stage["n3"].store_fails = True
+        stage.world.command(stage["n3"], "checkpoint")
+        stage.until(lambda: not stage["n3"].up, "n3 has ended")
+        stage["n3"].store_fails = False
+        stage.start("n3")
+        stage.curtain()
+
+
 FILLS = 1 << 10
+HEARD_LATE = 12
+"""So many puts may come before others hear that a store is behind."""
 BY_THEMSELVES = 30
 """So many records three nodes may log when nobody writes."""
 
@@ -343,6 +407,32 @@ def _fill(stage: Stage, *names: str) -> None:
             stage.must(isinstance(task.failure, DiskFull), f"a client was told {task.failure!r}")
             return
     raise Violation("story", "disks without room are written to for ever")
+
+
+def _no_checkpoints(stage: Stage, *names: str) -> None:
+    """Write, and let the nodes find no room for checkpoints of that: their disks have little left."""
+    for number in range(20):
+        stage.put(key(0, number), b"v" * FILLS)
+    for name in names:
+        stage[name].disk.capacity = stage[name].disk.used + FILLS
+        stage.world.command(stage[name], "checkpoint")
+    stage.until(lambda: all(_is_cramped(stage, name) for name in names), "they find no room")
+    stage.wait(2_000)
+    for name in names:
+        stage.must(stage[name].up, f"{name} goes on: {stage[name].why}")
+
+
+def _is_cramped(stage: Stage, name: str) -> bool:
+    machine = stage[name]
+    stage.must(machine.node is not None and machine.up, f"{name} goes on: {machine.why}")
+    return machine.node is not None and machine.node.core.is_cramped
+
+
+def _stored(stage: Stage, name: str) -> int:
+    """Up to where the store of a node holds its log."""
+    node = stage[name].node
+    assert node is not None
+    return node.core.replica.store.base.load().lsn
 
 
 def _must_be_refused(stage: Stage, name: bytes, *, alone: bool) -> None:
