@@ -182,16 +182,17 @@ class Session:
     def check_loop(self) -> None:
         """Refuse who does not run on the loop."""
         if not is_running(self.loop):
-            self._check_whole()  # the child of a fork is told so
+            self.check_whole()  # the child of a fork is told so
             raise errors.UsageError(ELSEWHERE)
 
     def _check_open(self) -> None:
         self.check_here()
         if self.closed:
             raise errors.UsageError("the database was closed")
-        self._check_whole()
+        self.check_whole()
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
+        """Raise why nothing can be asked here any more, if so: the node is gone, or this is the child of a fork."""
         if self.failure is not None:
             raise type(self.failure)(str(self.failure))
 

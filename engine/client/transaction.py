@@ -53,8 +53,7 @@ class Transaction:
         lock_timeout: float,
     ) -> None:
         self.session = session
-        self.concurrency = concurrency
-        self.isolation = isolation
+        self.concurrency, self.isolation = concurrency, isolation
         self.label = label
         self.tx = self._owner = session.new_owner()  # holds its locks; it commits as `_take_id` says
         self._ends_at = session.seconds() + timeout
@@ -328,7 +327,8 @@ class Transaction:
             raise
 
     def check_open(self) -> None:
-        """Raise UsageError if it is over, TransactionTimeout if its time is."""
+        """Raise UsageError if it is over, TransactionTimeout if its time is; and what every call of its session is told."""
+        self.session.check_whole()
         if self.over:
             raise errors.UsageError(f"the transaction {self.name} is over: it was {self._state}")
         if self.session.seconds() >= self._ends_at:

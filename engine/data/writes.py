@@ -41,6 +41,8 @@ from wal.probe import probe
 _PRIMARY = Role.PRIMARY
 PIECE_WORK = 500
 """Keys of a batch that one turn logs, about; the part of one partition is one record, and is not cut."""
+ANSWER_MS = 100
+"""So long before its client gives it up, or an eighth of that time, a write ends that did not get its lock."""
 LOOKED_AT_ONCE = 128
 """Parts that are looked at in one piece,"""
 LOOKED_OF_WORK = 4
@@ -335,8 +337,10 @@ class Writes(UnderWay):
 
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
-        core = self.core
-        wait_ms = min(core.settings.lock_timeout_ms, request.within_ms or core.settings.lock_timeout_ms)
+        core, within = self.core, request.within_ms
+        wait_ms = core.settings.lock_timeout_ms
+        if within:  # its client is to hear that nothing was done, as long as it waits
+            wait_ms = min(wait_ms, within - min(ANSWER_MS, within // 8))
 
         def granted() -> None:
             if isinstance(request, Put):
