@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from engine.turn.core import Core
@@ -35,9 +34,10 @@ class Foresight:
         self.core = core
         self.large = LARGE_MAP
         self.looked = self.changed = 0  # partitions that were looked at, and of which a map said something else, so far
+        self.released = 0  # of what was said of maps, and had to wait, so far
         self._placed: Placed | None = None  # what a map makes of the one that is here
         self._reading = False
-        self._held: deque[Callable[[], None]] = deque()
+        self._held: deque[tuple[Callable[[NodeId, Any], None], NodeId, Any]] = deque()
 
     def is_large(self, topology: Topology | None) -> bool:
         """Whether a map is read in pieces."""
@@ -50,11 +50,16 @@ class Foresight:
 
         def take_in_order(sender: NodeId, message: Any) -> None:
             if self._reading or self._held:
-                self._held.append(partial(take, sender, message))
+                self._held.append((take, sender, message))
             else:
                 take(sender, message)
 
         return take_in_order
+
+    @property
+    def waiting(self) -> list[tuple[NodeId, Any]]:
+        """Who said what of maps that waits for that, the oldest first."""
+        return [(sender, message) for _, sender, message in self._held]
 
     def read(self, pieces: Iterator[int], go_on: Callable[[], None]) -> None:
         """Read something in pieces, and go on in a turn of its own; until then whatever is said of maps waits."""
@@ -66,12 +71,15 @@ class Foresight:
         yield WORK_MAX  # to take it is another turn
         self._reading = False
         go_on()
-        self._release()
+        if self._held:
+            self.core.next_turn(self._release)  # it may have taken a map
 
     def _release(self) -> None:
         """Take what waited, one after the other, in what turns have room for."""
         if self._held and not self._reading:
-            self._held.popleft()()
+            take, sender, message = self._held.popleft()
+            self.released += 1
+            take(sender, message)
             self.core.resume(self._release)
 
     # What a map changes.

@@ -16,20 +16,22 @@ from typing import Any, Protocol
 from msgspec.inspect import is_struct_type
 from msgspec.structs import fields
 
+from engine.messages import Message
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
 from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
-from engine.turn.events import Asked, Event
+from engine.turn.events import Asked, Event, Received
 from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
 from tests.sim.violation import About, Violation
-from wal.ids import Fragment
+from wal.ids import Fragment, NodeId
 from wal.records import Committed
 
 TURN_NS = 40_000
-ITEM_NS = 700
-"""Each part of a message or a record: a field that holds a list, an entry of it, a key, a value."""
+ITEM_NS, WAITING_NS = 700, 70
+"""Each part of a message or a record: a field that holds a list, an entry of it, a key, a value; and of what has to wait
+until another map is read: it was read from the network, and what else it costs is for the turn that takes it."""
 MANY, TOGETHER = 64, 8
 """Of what one field holds more of than so many, so many more are as dear as one: they are handled together."""
 BYTE_NS = 1
@@ -83,14 +85,17 @@ class Modelled:
         foresight = node.exchange.foresight
         looked, changed, linked = foresight.looked, foresight.changed, node.core.replica.links.made
         handed = [*node.untaken, *events] if node.untaken else events
+        waited, released = foresight.waiting, foresight.released
         effects = node.turn(now, events)
-        events = taken(handed, node.untaken)
+        events, waits, found = taken(handed, node.untaken), foresight.waiting, 0
+        if waited or waits:
+            events, found = in_order(node.core.node, events, waited, waits, foresight.released - released)
         rows = store.read - before if isinstance(store, CountingStore) else 0
         encoded, kept = changes.encoded - encoded, changes.encoded_entries - kept
         weighed = _bytes_read(store) + changes.encoded_bytes - weighed
         looked, changed = foresight.looked - looked, foresight.changed - changed
         linked = node.core.replica.links.made - linked
-        found = looked * LOOKED_NS + changed * CHANGED_NS + linked * LINKED_NS
+        found += looked * LOOKED_NS + changed * CHANGED_NS + linked * LINKED_NS
         found += encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS
         partitions = len(node.core.local)
         cost = price(events, effects, rows, partitions) + found
@@ -171,6 +176,26 @@ def taken(handed: Sequence[Event], untaken: Sequence[Event]) -> Sequence[Event]:
             break  # asked again by the node itself
         left += 1
     return handed[: len(handed) - left]
+
+
+Waiting = Sequence[tuple[NodeId, Message]]
+"""Who said what of maps that waits its turn in a node, the oldest first."""
+
+
+def in_order(
+    node: NodeId, events: Sequence[Event], before: Waiting, after: Waiting, released: int
+) -> tuple[Sequence[Event], int]:
+    """What waits until a map is read costs the turn that takes it, and the one in which it came for having read it alone.
+
+    So: what a turn takes of these events, and so many of what waited `before` it; and what it costs that some wait `after`
+    it that did not before.
+    """
+    waits = [said for _, said in after[max(0, len(before) - released) :]]
+    held = {id(said): None for said in waits}
+    events = [event for event in events if not isinstance(event, Received) or id(event.message) not in held]
+    late = [Received(sender, "", 0, said) for sender, said in before[:released] if sender != node]
+    items, size = parts_of(waits) if waits else (0, 0)
+    return [*late, *events], items * WAITING_NS + size * BYTE_NS
 
 
 def once(events: Sequence[Event]) -> Sequence[Event]:

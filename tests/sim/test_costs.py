@@ -18,7 +18,7 @@ from engine.turn.settings import Settings
 from rebalance.ports import MS
 from tests.sim.bytecodes import PARTITIONS, count
 from tests.sim.calibrate import calibrate
-from tests.sim.costs import Modelled, once, parts_of, price, taken
+from tests.sim.costs import Modelled, in_order, once, parts_of, price, taken
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.oracles import unsettled
@@ -128,6 +128,21 @@ def test_what_a_turn_leaves_costs_the_turn_that_takes_it() -> None:
     wanted = Asked(1, Get(1, "acc", [b"k"]))
     waits = Asked(1, wanted.request, 7)
     assert taken([first, wanted], [waits]) == [first], "the node notes since when it waits"
+
+
+def test_what_waits_in_order_costs_the_turn_that_takes_it_and_to_be_read_before() -> None:
+    """Seed 1776: three large steps came together, of which two waited while the first was read."""
+    said = [Heartbeat(NO_VERSION, Life(f"x{at}", 1, 0), 0, False, []) for at in range(4)]
+    events = [Received("n2", "x", 1, each) for each in said]
+    waits = [("n2", each) for each in said]
+    read = [cost for _, cost in (in_order("n1", events[:n], [], waits[:n], 0) for n in (1, 2))]
+    assert 0 < read[0] < read[1] < price(events[:2], Effects(), 0, 64)
+    assert in_order("n1", events[:2], [], waits[:1], 0) == (events[1:2], read[0])
+    late = [Received("n2", "", 0, each) for each in said]
+    assert in_order("n1", events[3:], waits[:2], waits[2:3], 2) == ([*late[:2], events[3]], read[0]), "two took their turn"
+    assert in_order("n1", events[2:3], waits[:2], [], 3) == ([*late[:2], events[2]], 0), "and what came now, too"
+    assert in_order("n2", [], waits[:1], [], 1) == ([], 0), "what a node tells itself is read from nowhere"
+    assert in_order("n1", [], waits[:2], waits[:2], 0) == ([], 0)
 
 
 def _takes(*keys: int) -> None:

@@ -13,15 +13,18 @@ from engine.messages import AskMap, Commit, CommitStep, Message, Promise, Propos
 from engine.node.node import Node
 from engine.protocol.requests import GetTable, Table
 from engine.state.maps import Maps
-from engine.turn.events import Asked, Received
+from engine.turn.effects import Effects
+from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
+from engine.turn.turns import TURN_MS_MAX
 from rebalance import differing, placing
 from rebalance import table as topologies
 from rebalance.partition import LocalPartition, Role
 from rebalance.placing import Placed
+from rebalance.ports import MS
 from rebalance.steps import Step, stepped
 from rebalance.table import Placement, Topology
-from tests.sim.costs import Modelled
+from tests.sim.costs import Costs, Modelled
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
@@ -35,7 +38,7 @@ NODES: list[NodeId] = ["n1", "n2", "n3"]
 
 
 @contextmanager
-def _formed(partitions: int, *, costs: Modelled | None = None) -> Iterator[tuple[World, Node, Topology]]:
+def _formed(partitions: int, *, costs: Costs | None = None) -> Iterator[tuple[World, Node, Topology]]:
     """Three nodes, the last of them, and their map."""
     with World(Draws(1), Settings(cluster="sim", partitions=partitions, backups=2), costs=costs) as world:
         for name in NODES:
@@ -74,6 +77,34 @@ def test_a_step_of_many_partitions_of_a_large_map_is_read_and_taken_in_turns_wit
             world.machines["n3"].receive(event)
         assert world.run_while(lambda: node.core.version == newest.version, at_most=SECOND, look_every=100_000)
         assert node.exchange.foresight.looked >= 2 * 8_192, "and the first map was, too"
+
+
+class _Dearest:
+    """The turn of a node that cost most, by the model."""
+
+    def __init__(self) -> None:
+        self._costs, self.most = Modelled(), dict[NodeId, int]()
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it, in no time."""
+        effects, cost = self._costs.turn(node, now, events)
+        self.most[node.core.node] = max(self.most.get(node.core.node, 0), cost)
+        return effects, 0
+
+
+def test_steps_of_many_partitions_that_come_together_are_taken_in_turns_of_their_own() -> None:
+    """Seed 1776: while the first of them is read, the others wait; each is another turn, which has room for clients yet."""
+    costs = _Dearest()
+    with _formed(16_384, costs=costs) as (world, node, newest):
+        topology, steps = newest, list[Step]()
+        for _ in range(4):
+            steps.append(_step(topology, 2_500))
+            topology = stepped(topology, steps[-1])
+        costs.most.clear()
+        for event in _from_leader(newest, *map(CommitStep, steps)):
+            world.machines["n3"].receive(event)
+        assert world.run_while(lambda: node.core.version < topology.version, at_most=SECOND, look_every=100_000)
+    assert costs.most["n3"] <= TURN_MS_MAX * MS // 2
 
 
 @pytest.mark.usefixtures("_every_map_is_large")
