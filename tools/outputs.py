@@ -1,4 +1,4 @@
-"""New directories that commands write: they are there whole, or not at all.
+"""New directories and files that commands write: they are there whole, or not at all.
 
 Who is interrupted, or finds the disk full, leaves nothing that looks like a result, and nothing that is in the way of who
 begins again. A process that is killed leaves a directory whose name begins with a dot, which readers of tables pass over,
@@ -8,11 +8,12 @@ and which goes when somebody writes to the same place. Who is at work keeps a lo
 from __future__ import annotations
 
 import fcntl
+import filecmp
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -47,6 +48,34 @@ def new_directory(out: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
+
+
+def new_file(out: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file that somebody may edit: one that is there already stays, and must be the same. What is no file, such as
+    a pipe, is written to.
+
+    Raises UsageError if `out` has something else in it or cannot be written, also where the chunks raise OSError.
+    """
+    aside = out.with_name(out.name + ".tmp")
+    try:
+        if out.exists() and not out.is_file():
+            with out.open("wb") as file:
+                file.writelines(chunks)
+            return
+        try:
+            with aside.open("wb") as file:
+                file.writelines(chunks)
+            if not (out.is_symlink() or out.exists()):
+                aside.replace(out)
+            elif not (out.exists() and filecmp.cmp(aside, out, shallow=False)):
+                raise UsageError(
+                    f"{out} is there already, and has something else in it, which may be somebody's work: "
+                    "name another --out, or remove it"
+                )
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}") from error
 
 
 def check_place(out: Path, option: str = "--out", *, directory: bool = False) -> None:

@@ -188,6 +188,7 @@ def _the_tables_of_the_data_source(spark: SparkSession, directories: list[str], 
     export_by_spark(spark, directories, url, "state", Values.FULL)
     again = CliRunner().invoke(app, ["export", *directories, "-o", url])
     assert (again.exit_code, again.stderr) == (2, f"foreshore: {url} is there already: name a new directory\n")
+    _what_spark_cannot_write_is_not_there(directories, to.parent / "begun")
     exported = spark.read.parquet(url)
     assert exported.count() == reader.option("kind", "state").load(",".join(directories)).count()
     assert {row["node"] for row in exported.select("node").distinct().collect()} == {"n1", "n2", "n3"}
@@ -219,6 +220,25 @@ def _what_was_fetched_is_read(spark: SparkSession, directories: list[str], to: P
     exported = reader.load(fetch(spark, f"viewfs://tables/by/{to.name}"))
     told = sorted(row["finding"].encode() for row in exported.collect())
     assert told == sorted(check_tables([str(to)], rules=Rules(grace_ms=-1)).findings)
+
+
+def _what_spark_cannot_write_is_not_there(directories: list[str], to: Path) -> None:
+    """A directory of this machine: whole, or as it was before."""
+    to.mkdir()
+    for kind in ("state", "wal", "diff"):
+        failed = CliRunner().invoke(app, ["export", *directories, f"{to}-none", "-o", f"file://{to}/out", "--kind", kind])
+        assert failed.exit_code in (2, 3), failed.stderr
+        assert f"{to}-none" in failed.stderr
+        assert list(to.iterdir()) == []
+        whole = CliRunner().invoke(app, ["export", *directories, "-o", f"file://{to}/{kind}", "--kind", kind])
+        assert (whole.exit_code, whole.stdout) == (0, f"written to file://{to}/{kind}\n"), whole.stderr
+        assert [path.name for path in to.iterdir()] == [kind]
+        shutil.rmtree(to / kind)
+    nowhere = CliRunner().invoke(app, ["export", *directories, "-o", "file:///proc/x"])
+    assert (nowhere.exit_code, nowhere.stderr) == (
+        2,
+        "foreshore: cannot write to /proc/x: No such file or directory; name another --out\n",
+    )
 
 
 def _tables_that_spark_wrote_are_compared(url: str, directories: list[str], at: Path) -> None:

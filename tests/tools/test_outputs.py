@@ -6,13 +6,14 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import UsageError
 from tests.support.patience import PATIENCE_SECONDS
-from tools.outputs import new_directory
+from tools.outputs import new_directory, new_file
 
 
 def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -107,3 +108,41 @@ def test_the_new_name_is_on_disk_when_it_is_told(tmp_path: Path, monkeypatch: py
         (aside / "file").write_text("all of it")
         assert synced == []
     assert synced == [str(aside), str(tmp_path)]
+
+
+def test_a_new_file_is_there_whole_and_replaces_nothing_but_the_same(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    new_file(out, [b"all ", b"of it"])
+    new_file(out, [b"all of it"])
+    for other in ([b"all of"], [b"all of it, and more"], [b"all of us"]):
+        with pytest.raises(UsageError, match="is there already, and has something else in it"):
+            new_file(out, other)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="is there already"):
+        new_file(link, [b"all of it"])
+    assert out.read_bytes() == b"all of it"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
+def test_a_file_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half of it"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(UsageError, match=r"cannot write .*/out: No space left on device"):
+        new_file(tmp_path / "out", chunks())
+    with pytest.raises(UsageError, match=r"cannot write .*/none/out: No such file or directory"):
+        new_file(tmp_path / "none" / "out", [b""])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        new_file(pipe, [b"all ", b"of it"])
+        assert os.read(reader, 100) == b"all of it"
+    finally:
+        os.close(reader)

@@ -2,13 +2,14 @@
 node.
 
 To a path it is written here, by pyarrow. To a URL (`hdfs://`, `s3a://`, `file://`) it is written by Spark, whose
-executors read the directories; what those URLs need beyond Spark itself is for its configuration to give. A table `state`
-has a sketch of each directory beside its rows, of the same moment, so that it can be compared with others (`exported`).
+executors read the directories; what those URLs need beyond Spark itself is for its configuration to give. What is at a
+path, or at a `file://` URL, is there when all of it is written, or not at all. A table `state` has a sketch of each
+directory beside its rows, of the same moment, so that it can be compared with others (`exported`).
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +22,12 @@ from tools.reconcile.exported import SKETCHES
 from tools.reconcile.session import borrowed
 from tools.reconcile.sketch import encoded, sketching
 from tools.reconcile.spark_errors import spark_errors
-from tools.reconcile.survey import local_path
+from tools.reconcile.survey import FILE, local_path
 from tools.shown import Values
 from tools.terminal import emit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -47,27 +48,38 @@ def export_command(
     if kind not in KINDS:
         raise UsageError(f"--kind is {kind!r}: expected {', '.join(KINDS)}")
     if "://" in out:
-        with borrowed(master, name="foreshore export") as spark, spark_errors():
-            export_by_spark(spark, directories, out, kind, values)
+        with _place_for(out) as url, borrowed(master, name="foreshore export") as spark, spark_errors():
+            export_by_spark(spark, directories, url, kind, values)
         emit([f"written to {out}"])
         return
     emit([f"{written} rows in {out}" for written in [export_here(directories, Path(out), kind, values)]])
 
 
+@contextmanager
+def _place_for(url: str) -> Iterator[str]:
+    """The URL that Spark is to write to: of this machine a directory beside the one that it becomes."""
+    if not url.startswith(f"{FILE}/"):
+        yield url
+        return
+    with new_directory(Path(local_path(url))) as aside:
+        yield f"{FILE}{aside}"
+
+
 def export_by_spark(spark: SparkSession, directories: Sequence[str], url: str, kind: str, values: Values) -> None:
-    """Write a table to a URL, which must not exist."""
+    """Write a table to a URL, which must not exist, or on this machine be an empty directory."""
     from pyspark import StorageLevel  # noqa: PLC0415  # there where a session is
 
     from tools.reconcile.tables import NO_PARTITION  # noqa: PLC0415  # it needs pyarrow
 
+    mode = "append" if url.startswith(FILE) else "error"
     reader = spark.read.format("foreshore").option("kind", kind).option("values", values.value)
     if kind != "state":
-        writer = reader.load(",".join(directories)).write
+        writer = reader.load(",".join(directories)).write.mode(mode)
         (writer if kind == "diff" else writer.partitionBy("node")).parquet(url)
         return
     found = reader.option("sketched", "true").load(",".join(directories)).persist(StorageLevel.DISK_ONLY)
     try:  # kept for as long as both are written, so that they are of one moment
-        found.where(f"partition <> {NO_PARTITION}").write.partitionBy("node").parquet(url)
+        found.where(f"partition <> {NO_PARTITION}").write.mode(mode).partitionBy("node").parquet(url)
         found.where(f"partition = {NO_PARTITION}").select("node", "value").write.parquet(f"{url}/{SKETCHES}")
     finally:
         found.unpersist()

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from engine.errors import UsageError
+from tools.outputs import new_file
 from tools.reconcile.apply import Limits, apply_plan, paths_of
 from tools.reconcile.aside import Lines
 from tools.reconcile.audit import DONE, Audit
@@ -62,7 +63,8 @@ def plan_command(
     strategy: Annotated[Strategy, typer.Option(help="What to do about rows of which nothing is proven.")] = Strategy.PROOF,
     rules: Annotated[Path | None, typer.Option(help="A TOML file: strategies by kind and namespace.")] = None,
 ) -> None:
-    """Say what to do about each finding, one JSON line each, with the reason. Nothing is changed.
+    """Say what to do about each finding, one JSON line each, with the reason. Nothing is changed, nor is a plan that is
+    there already, which may have been edited.
 
     Exit codes: 0 every finding has an action; 1 some have none; 2 usage.
     """
@@ -78,11 +80,7 @@ def plan_command(
         findings=sum(summary.findings.values()),
         actions=dict(sorted(counted.items())),
     )
-    try:
-        with out.open("wb") as file:
-            file.writelines(chain([msgspec.json.encode(header) + b"\n"], actions.chunks()))
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+    new_file(out, chain([msgspec.json.encode(header) + b"\n"], actions.chunks()))
     emit([" ".join(f"{name}={count}" for name, count in header.actions.items()) or "nothing to do"])
     raise typer.Exit(ExitCode.DIFFERENCES if counted[Act.NONE] or header.findings > len(actions) else ExitCode.CONSISTENT)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 from engine.errors import Error, UsageError
 from tools.reconcile.children import WorkerDied
 
+_TRACEBACK = "Traceback (most recent call last):"
 _CRASHED = "Python worker exited unexpectedly"
 _REFUSED = f"{UsageError.__module__}.{UsageError.__name__}: "
 """What a task of ours was asked, and cannot be."""
@@ -28,7 +30,8 @@ def spark_errors() -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         if _CRASHED in str(error):  # Spark has no other name for it
-            raise WorkerDied(f"Spark gave up: {_last_words(str(error))}") from error
+            line = next(line for line in str(error).splitlines() if _CRASHED in line)
+            raise WorkerDied(f"Spark gave up: {line.removeprefix('Caused by: ').strip()}") from error
         if isinstance(error, PySparkException) and error.getCondition() == "PATH_ALREADY_EXISTS":
             place = (error.getMessageParameters() or {}).get("outputPath", "the output")
             raise UsageError(f"{place} is there already: name a new directory") from error
@@ -39,9 +42,13 @@ def spark_errors() -> Iterator[None]:
 
 
 def _last_words(told: str) -> str:
-    """The line of a Java or Python stack trace that says what happened."""
-    given = [line.strip(" \t:") for line in told.splitlines() if line.strip()]
-    behind = zip(["", *given], given, strict=False)  # each with the line before it
-    lines = [line for before, line in behind if not before.startswith('File "')]  # else a line of source
-    said = [line for line in lines if not line.startswith(("at ", "...", "File ", "Traceback", "Caused by: java.lang"))]
-    return next((line for line in said if "Error" in line or "Exception" in line), said[0] if said else "no reason given")
+    """The line of a Java or Python stack trace that says what happened: of its last cause."""
+    _, caused, deepest = told.rpartition("Caused by: ")
+    _, raised, behind = deepest.rpartition(_TRACEBACK)
+    if raised:
+        said = [line for line in behind.splitlines() if line[:1].strip()]  # where it was raised is indented
+        return said[0] if said else raised
+    given = [line.strip(" \t:") for line in deepest.splitlines() if line.strip()]
+    said = [line for line in given if not line.startswith(("at ", "..."))]
+    named = said if caused else [line for line in said if "Error" in line or "Exception" in line]
+    return next(chain(named, said), "no reason given")

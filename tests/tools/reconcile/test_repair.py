@@ -228,6 +228,25 @@ def test_a_plan_that_does_not_belong_here_is_refused(stopped: list[Path], tmp_pa
         assert says in refused.stderr
 
 
+def test_a_plan_that_was_edited_stays_as_it_is(stopped: list[Path], tmp_path: Path) -> None:
+    directories = copies(stopped, tmp_path)
+    DAMAGES["several rows"].do(tmp_path)
+    planned(directories, tmp_path)
+    plan, again = tmp_path / "plan", ("plan", tmp_path / "report", "-o", tmp_path / "plan")
+    written = plan.read_bytes()
+    assert run(*again).stdout == run("plan", tmp_path / "report", "-o", tmp_path / "other").stdout, "it is the same plan"
+    edited = written.splitlines(keepends=True)[:-1]
+    plan.write_bytes(b"".join(edited))
+    refused = run(*again)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        f"foreshore: {plan} is there already, and has something else in it, which may be somebody's work: "
+        "name another --out, or remove it\n"
+    )
+    assert plan.read_bytes() == b"".join(edited)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_a_report_without_hashes_is_no_base_for_a_plan(stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     DAMAGES["several rows"].do(tmp_path)
