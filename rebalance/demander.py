@@ -15,7 +15,7 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Missed, Progress, Rest, Session, parts_of, put_in_order, say_part
+from rebalance.demanding import Held, Missed, NoHistory, Progress, Rest, Session, parts_of, put_in_order, say_part
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
@@ -24,7 +24,7 @@ from rebalance.rule import NEVER, NewMap, Rule, drop
 from rebalance.settling import STUCK_AFTER, Settling
 from rebalance.surveying import Surveys
 from wal import records as r
-from wal.ids import NO_VERSION, Fragment, NodeId, TxId
+from wal.ids import NO_VERSION, NodeId, TxId
 from wal.probe import probe
 
 DIFFERS_MAX = 3
@@ -48,7 +48,7 @@ class Demander(Rule):
         self._deferred: dict[NodeId, dict[int, None]] = {}  # the same, which it supplies in full, a few at a time
         self._at_a_time: dict[NodeId, int] = {}  # so many of these are asked for at once: twice what it gave the last time
         self._sessions: dict[NodeId, Session] = {}
-        self._no_history: dict[Fragment, None] = {}
+        self._no_history = NoHistory()
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.between_demands: Callable[[], None] = lambda: None  # a supplier is about to be asked, and sends nothing now
@@ -162,8 +162,7 @@ class Demander(Rule):
             self.core.resume(lambda: self._ask_on(session))
 
     def _ask(self, session: Session, part: int) -> None:
-        have = self.surveys.have
-        say_part(self.core, session, part, lambda held: have(held, no_history=held.name in self._no_history))
+        say_part(self.core, session, part, self.surveys, self._no_history)
 
     def _ask_again(self, session: Session) -> None:
         """Nobody answered for a while: say again the first parts of which nothing was supplied, and what was taken."""
@@ -271,7 +270,7 @@ class Demander(Rule):
                 self.core.log(results)
         for name in batch.done:
             if session.end_rows(self.core, name):
-                self._no_history.pop(name, None)
+                self._no_history.drop(name)
         for found in batch.differing:
             session.make_room(self.core, found)
         for namespace, partition in batch.survey:
@@ -281,7 +280,7 @@ class Demander(Rule):
         for namespace, partition in batch.missed:
             probe("demand.history_missed")
             self.core.note(f"{session.supplier} could not supply the history of {namespace}/{partition}: asking for all")
-            self._no_history[(namespace, partition)] = None
+            self._no_history.add((namespace, partition))
 
     def _adopt(self, session: Session, partition: int, epoch: int, open_there: dict[TxId, None]) -> None:
         """Take part in the supplier's epoch. What was prepared here before the demand, and is not there, has ended.
@@ -314,7 +313,7 @@ class Demander(Rule):
         if transfer.kind == Kind.NOTHING and transfer.missing:
             session.later[transfer.partition] = None  # it is asked for again, once it has undone
         elif transfer.kind == Kind.NOTHING:
-            self._no_history.pop(name, None)  # what history could not bring has come from the primary meanwhile
+            self._no_history.drop(name)  # what history could not bring has come from the primary meanwhile
         if transfer.cut >= 0:
             fragment = core.replica.fragment(name)
             keys = sorted({k for w in fragment.lacking(transfer.cut, []) for k in w.keys})

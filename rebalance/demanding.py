@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from itertools import chain
 
 import msgspec
 
 from rebalance.by_fragment import ByFragment
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.fragment import FragmentState
 from rebalance.messages import Demand, Differing, Have, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
 from rebalance.partition import LocalPartition, PartitionState, Role
@@ -51,6 +50,31 @@ class Progress(msgspec.Struct):
             self.expected[name] = transfer.missing
         if transfer.kind in OF_ROWS:
             self.reasons[name] = transfer.reason
+
+
+class NoHistory:
+    """Fragments of which a supplier could not read the history: their rows are asked for.
+
+    A copy may have no state of one, if all of it was written while it was away; a demand names it all the same.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[Fragment, None]] = {}  # by partition
+
+    def of(self, number: int) -> Collection[Fragment]:
+        """Those of one partition."""
+        return self._names.get(number, ())
+
+    def add(self, name: Fragment) -> None:
+        """It was tried in vain."""
+        self._names.setdefault(name[1], {})[name] = None
+
+    def drop(self, name: Fragment) -> None:
+        """It has come."""
+        names = self._names.get(name[1], {})
+        names.pop(name, None)
+        if not names:
+            self._names.pop(name[1], None)
 
 
 class Session:
@@ -96,12 +120,12 @@ class Session:
         """Whether its supplier is to say nothing: all was supplied, or what came is not taken yet."""
         return self.ending is not None or self.waits
 
-    def left_whole(self, core: Node, number: int, no_history: Container[Fragment]) -> bool:
+    def left_whole(self, core: Node, number: int, no_history: NoHistory) -> bool:
         """Whether nothing of a partition is left to ask for, of what was supplied when this was."""
         if number in self.later or core.replica.partition(number).epoch != core.local[number].epoch:
             return False
         fragments = core.replica.partition(number).fragments
-        return all(not f.loading and not f.suspects and f.name not in no_history for f in fragments.values())
+        return not no_history.of(number) and not any(f.loading or f.suspects for f in fragments.values())
 
     def note_rows(self, core: Node, transfer: Transfer) -> None:
         """A fragment is taken as rows."""
@@ -175,10 +199,15 @@ def parts_of(core: Node, surveys: Surveys, numbers: Iterable[int]) -> list[list[
     return parts
 
 
-def say_part(core: Node, session: Session, part: int, have: Callable[[FragmentState], Have]) -> None:
+def say_part(core: Node, session: Session, part: int, surveys: Surveys, no_history: NoHistory) -> None:
     """Ask for what is wanted still of one part of a demand."""
     numbers = [number for number in session.parts[part] if number in session.partitions]
-    haves = [have(held) for number in numbers for held in core.replica.partition(number).fragments.values()]
+    haves: list[Have] = []
+    for number in numbers:
+        held, without = core.replica.partition(number).fragments, no_history.of(number)
+        haves.extend(surveys.have(fragment, no_history=fragment.name in without) for fragment in held.values())
+        never_here = [name for name in without if name[0] not in held]
+        haves.extend(surveys.have(core.replica.fragment(name), no_history=True) for name in never_here)
     core.work += len(numbers) + HAVE_WORK * len(haves)
     credit, parts = core.settings.supply_credit, len(session.parts)
     core.send(session.supplier, Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=parts))

@@ -282,6 +282,25 @@ def test_history_that_turns_out_to_be_gone_is_missed_and_rows_are_asked_for() ->
     assert copies["n3"].demander.progress.kinds[name_of(0)] == Kind.DIFFERENTIAL
 
 
+def test_of_what_was_never_here_rows_are_asked_for_too_where_its_history_is_gone() -> None:
+    """The copy has no state of the fragment by which it could say that history was tried in vain."""
+    copies = Copies("n1", "n2", "n3", settings=Settings(prefer_history=True))
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    for at in range(12):
+        copies["n1"].put(0, **{f"k{at}": f"v{at}"})
+    copies.run()
+    copies["n1"].trim(unannounced=True)
+    copies.returns("n3")
+    assert not copies["n3"].replica.partition(0).fragments
+    move(copies)
+    end(copies)
+    missed = [note for note in copies["n3"].notes if "could not supply the history" in note]
+    assert (len(missed), copies["n3"].demander.progress.kinds[name_of(0)]) == (1, Kind.FULL)
+
+
 def test_history_that_was_missed_and_has_come_since_is_not_asked_for_again() -> None:
     copies = three()
     historical(copies)
