@@ -25,10 +25,11 @@ from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role, bytes_prepared
 from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
-from rebalance.supplying import rows_as_they_are, work_of_prepared
+from rebalance.supplying import work_of_prepared
 from rebalance.table import Placement
 from rebalance.tails import TAIL_BYTES_MAX, can_be, emptied, lacked_by, lags, newest_first, prepared_for
 from rebalance.telling import tail_of
+from rebalance.undone import what_stands
 from wal import records as r
 from wal.counters import CounterError, PartitionCounter
 from wal.ids import Fragment, Namespace, NodeId
@@ -39,9 +40,6 @@ FINISH_WORK = 4
 """Of beginning an epoch, beside what each fragment takes."""
 EPOCH_WORK = 3
 """That: it is to be stored anew, and a checkpoint that is being written has it as it was."""
-
-KEPT_AT_ONCE = 2_000
-"""Keys of one record, of those whose rows stay what they are."""
 
 
 class Promotion(Rule):
@@ -286,8 +284,6 @@ class Promotion(Rule):
         if emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
-        if not answers:
-            self._keep_as_it_is(number)
         again = [write_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()]
 
         def begin() -> None:
@@ -304,8 +300,21 @@ class Promotion(Rule):
         def wanted() -> bool:
             return self._beginning.get(number) is again
 
+        def prepare() -> None:
+            issue_prepared(core, self._replication, local, wanted=wanted, then=issued)
+
         self._beginning[number] = again
-        issue_prepared(core, self._replication, local, wanted=wanted, then=issued)
+        if answers:
+            prepare()
+        else:
+            core.in_pieces(self._write_once_more(local, again, wanted, prepare))
+
+    def _write_once_more(
+        self, local: LocalPartition, again: list[r.Write], wanted: Callable[[], bool], then: Callable[[], None]
+    ) -> Iterator[int]:
+        yield from what_stands(self.core, local, again, wanted=wanted)
+        if wanted():
+            then()
 
     def _begin(self, number: int, answers: dict[NodeId, CopyTail], lowest: int, again: list[r.Write]) -> None:
         """Begin the epoch: all of it is one batch, and this copy takes it first."""
@@ -353,15 +362,6 @@ class Promotion(Rule):
                 if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
                     probe("promotion.fetched_prepare")
                     core.log(prepare)
-
-    def _keep_as_it_is(self, number: int) -> None:
-        """Where an operator has begun a partition again with a copy that had undone writes, nobody is left who could tell
-        what stood there before: what stands there is what there is, on this copy, and so on all."""
-        for fragment in self.core.replica.partition(number).fragments.values():
-            keys = list(fragment.suspects)
-            for at in range(0, len(keys), KEPT_AT_ONCE):
-                probe("promotion.kept_what_was_undone")
-                self.core.log(rows_as_they_are(self.core, fragment.name, keys[at : at + KEPT_AT_ONCE]))
 
     def _done(self, local: LocalPartition) -> None:
         """Its epoch is on every in-sync copy."""

@@ -296,11 +296,6 @@ def some_as_they_are(
     return some, size
 
 
-def rows_as_they_are(core: Node, name: Fragment, keys: list[bytes]) -> r.Preload:
-    """What stands under these keys now, and under which nothing does."""
-    return preload_of(name, [(key, core.replica.store.get(name, key)) for key in keys])
-
-
 def amount_of(core: Node, fragment: FragmentState) -> Amount:
     """How many rows a fragment has (where nobody knows, as many as updates), and what one of its first ones weighs."""
     store, name = core.replica.store, fragment.name

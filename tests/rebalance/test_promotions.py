@@ -249,3 +249,52 @@ def test_a_partition_that_begins_again_with_a_copy_that_has_undone_writes_keeps_
     copies.map(("n3", "n2"), ("n3",))
     copies.whole()
     copies.judge()
+
+
+@pytest.mark.parametrize("outcome", ["nothing is prepared", "commit", "rollback"])
+def test_what_was_undone_is_written_once_more_where_a_partition_begins_again_with_it(outcome: str) -> None:
+    """A copy that never had it stands where this one stood, and has what stood there before. What is prepared comes after:
+    what it writes stays what it is until then, and is found when the copies are compared, if nothing comes of it."""
+    copies = three()
+    copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies.leaves("n2")
+    copies.map(("n3", "n1"), ("n1", "n3"))
+    copies.trouble = lambda sender, *_: 0 if sender == "n3" else 1
+    copies["n3"].put(0, k4="nobody", k5=None, k99="new")
+    copies.run()
+    copies.trouble = None
+    copies.leaves("n3")
+    copies.map(("n1",), ("n1",), promote=True)
+    copies.run()
+    before = copies["n1"].replica.fragment(NAME).counter.lwm
+    held = outcome != "nothing is prepared"
+    if held:
+        local = copies["n1"].local[0]
+        write = r.Write(*NAME, local.epoch, before, [b"k4"], [b"committed"])
+        copies["n1"].decide(r.Prepare(READER, 0, local.epoch, [write], [], [0], 0), local)
+        copies.run()
+    copies.returns("n3")
+    copies.map(("n1", "n3"), ("n1",))
+    while not copies["n3"].replica.fragment(NAME).suspects:
+        assert copies.step()
+    copies.leaves("n1")
+    copies.map(("n3",), ("n3",), promote=True)
+    copies.wait(2)
+    assert copies["n3"].replica.fragment(NAME).suspects == {}
+    if held:
+        local, commit = copies["n3"].local[0], outcome == "commit"
+        assert list(copies["n3"].replica.partition(0).prepared) == [READER]
+        closed = [] if commit else [(*NAME[:1], before, 1)]
+        copies["n3"].decide(r.Outcome(READER, 0, local.epoch, commit, closed), local)
+        copies.run()
+    copies.returns("n2")
+    assert copies["n2"].replica.fragment(NAME).counter.lwm == before
+    copies.map(("n3", "n2"), ("n3",))
+    copies.whole()
+    copies.judge()
+    rows = copies["n2"].rows(0)
+    assert rows[b"k4"][2] == (b"committed" if outcome == "commit" else b"nobody")
+    assert (b"k5" in rows, rows[b"k99"][2]) == (False, b"new")
+    differed = sum(copies["n3"].supply.vouching.differed.values())
+    assert differed == (outcome == "rollback"), "but for that counters tell of it"

@@ -14,8 +14,9 @@ from engine.node.node import Node
 from engine.state.recover import Replays, recover
 from engine.state.store import LayeredStore
 from rebalance.fragment import FragmentState
-from rebalance.partition import Role
+from rebalance.partition import LocalPartition, Role
 from rebalance.ports import HistoryRead
+from rebalance.supplying import preload_of
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, replace, swapped
 from wal import LogTooNew
@@ -369,4 +370,27 @@ def _recover_again(machine: Machine, keep: Callable[[list[Any]], list[Any]]) -> 
 def what_was_undone_is_still_asked_for(machine: Machine) -> None:
     """A copy with which a partition begins again goes on waiting to hear what stood under the writes that it has undone."""
     assert machine.node is not None
-    replace(machine.node.promotion, "_keep_as_it_is", lambda number: None)
+
+    def go_on(_local: Any, _again: Any, _wanted: Any, then: Callable[[], None]) -> Iterator[int]:
+        then()
+        yield 0
+
+    replace(machine.node.promotion, "_write_once_more", go_on)
+
+
+@COPIES.fault("4")
+def what_was_undone_stays_what_it_is(machine: Machine) -> None:
+    """A copy with which a partition begins again takes what stands under the writes that it has undone for what was there
+    before, and writes it under no counter."""
+    assert machine.node is not None
+    core = machine.node.core
+
+    def write_once_more(original: Callable[..., Iterator[int]], local: LocalPartition, *others: Any) -> Iterator[int]:
+        for fragment in core.replica.partition(local.number).fragments.values():
+            keys = list(fragment.suspects)
+            if keys:
+                rows = [(key, core.replica.store.get(fragment.name, key)) for key in keys]
+                core.log(preload_of(fragment.name, rows))
+        return original(local, *others)
+
+    around(machine.node.promotion, "_write_once_more", write_once_more)

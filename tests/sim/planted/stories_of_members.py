@@ -14,6 +14,7 @@ from tests.sim.draws import Draws
 from tests.sim.namesakes import Namesake
 from tests.sim.network import MS, Rule
 from tests.sim.oracles import compare_copies
+from tests.sim.oracles.equality import CONTENTS_EVERY
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, REST_NS, SETTINGS, Stage, Stories, key, told
 from tests.sim.transactions import SimTransaction
 from tests.sim.violation import Violation
@@ -338,6 +339,12 @@ def the_best_of_two_old_copies(plant: Plant | None) -> None:
         stage.must(stage.get(key(0), stage.another()) == b"n1 and n2 have it", "the best copy that is left is taken")
 
 
+def _compared(stage: Stage) -> None:
+    """What copies have is compared with all that any ever had at the same counters."""
+    for _ in range(CONTENTS_EVERY):
+        stage.wait(100)
+
+
 @story
 def what_is_left_has_undone_a_write(plant: Plant | None) -> None:
     """n1 has undone what n2 went on without, and has yet to hear what stood there before when n2's disk burns. The operator
@@ -353,6 +360,7 @@ def what_is_left_has_undone_a_write(plant: Plant | None) -> None:
         stage.end(unheard)
         stage.until(lambda: stage.primary(0, "n2"), "n2 goes on alone")
         stage.put(key(0, 1), b"3", stage.another())
+        _compared(stage)
         lost = _lose_rows(stage)
         stage.start("n1")
         stage.until(lambda: bool(_suspects(stage, "n1")), "n1 has undone what it alone had")
@@ -361,6 +369,7 @@ def what_is_left_has_undone_a_write(plant: Plant | None) -> None:
         stage.wait(5_000)
         stage.world.command(stage["n4"], "reset-lost", {"yes": []})
         stage.until(lambda: stage.primary(0, "n1"), "n1 begins again with what it has")
+        _compared(stage)
         stage.put(key(0, 2), b"4", stage.another())
         stage.start("n2")
         stage.until(lambda: "n2" in _in_sync(stage, 0), "n2 gets all of that from it")
