@@ -199,6 +199,8 @@ BYTES_A_WORK = 1 << 10
 a turn takes of them is answered before the next is taken: else one side would rest while the other works."""
 WRITTEN_BYTES_A_WORK = 4 << 10
 """And so many of writes that come as history."""
+WRITTEN_KEYS_A_WORK = 4
+"""And so many keys of them, beside the first of each."""
 ROWS_A_WORK = 4
 """Rows of a full transfer are taken so many times as fast as anything else: they are put, and nothing is looked up."""
 
@@ -264,7 +266,8 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
 def work_of_writes(writes: list[r.Write]) -> int:
     """What it is to say these, which come as history, or to take them."""
     size = sum(len(value) for write in writes for value in write.values if value is not None)
-    return len(writes) + size // WRITTEN_BYTES_A_WORK
+    keys = sum([len(write.keys) for write in writes])
+    return len(writes) + max(0, keys - len(writes)) // WRITTEN_KEYS_A_WORK + size // WRITTEN_BYTES_A_WORK
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True, gc=False):

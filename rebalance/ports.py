@@ -57,10 +57,11 @@ class OpenHistory(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadHistory(msgspec.Struct, frozen=True, gc=False):
-    """Read on, about this many bytes; then `HistoryRead`."""
+    """Read on, about this many bytes and updates, and one write at least; then `HistoryRead`."""
 
     session: tuple[NodeId, int]
     bytes: int
+    updates: int
 
 
 class CloseHistory(msgspec.Struct, frozen=True, gc=False):

@@ -41,7 +41,7 @@ PLAN_WORK = 500
 """Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
-"""Keys of a batch of history; and fragments that it calls done."""
+"""Keys of a batch of history, and what is read of it at a time; and fragments that a batch calls done."""
 WRITES_WORK = WORK_MAX // 2
 """And what it is to say it."""
 MANY_UPDATES = 4_096
@@ -278,8 +278,7 @@ class SupplySide(Rule):
         session = self._sessions.get(node)
         if session is None or session.number != number or session.history_over:
             return
-        session.reading = False
-        session.read.extend(event.writes)
+        session.was_read(self.core, event.writes, WRITES_MAX)
         if event.done:
             session.history_over = True
             session.missed = event.missed
@@ -321,7 +320,8 @@ class SupplySide(Rule):
             elif session.history:
                 if not session.reading:
                     session.reading = True
-                    core.task(ReadHistory((session.node, session.number), core.settings.supply_batch_bytes))
+                    bound = core.settings.supply_batch_bytes
+                    core.task(ReadHistory((session.node, session.number), bound, WRITES_MAX))
                 return
             elif session.full:
                 some = session.next_rows(core, most)

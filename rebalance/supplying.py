@@ -136,6 +136,14 @@ class Session:
         first.open.extend(named)
         self.prepared.extend(named)
 
+    def was_read(self, core: Node, writes: list[r.Write], most: int) -> None:
+        """This was read. It ends with the first write of more than `most` keys, which is said in another turn."""
+        self.reading = False
+        self.read.extend(writes)
+        if writes and writes[-1].delta > most:
+            probe("supply.large_write_was_read")
+            core.work += work_of_writes(writes[-1:])
+
     def next_again(self) -> Supply | None:
         """The next of the batches that are said once more, if it was not answered meanwhile."""
         return self.sent.get(self.again.popleft())

@@ -209,19 +209,21 @@ class HistoryCursor:
         assert self.done, "what is missed is known at the end: read until it is done"
         return [fragment for fragment, want in self._wants.items() if want.left]
 
-    def read(self, max_bytes: int) -> list[Write]:
-        """The next writes, in the order of the log for each fragment, about `max_bytes` of them; [] when done.
+    def read(self, max_bytes: int, max_updates: int = COUNTER_MAX) -> list[Write]:
+        """The next writes, in the order of the log for each fragment, about `max_bytes` and `max_updates` of them; [] when
+        done.
 
-        It may overstep `max_bytes` by one write. Raises DiskError if the disk does.
+        It may overstep both by one write. Raises DiskError if the disk does.
         """
         writes: list[Write] = []
         ready = self._ready
-        size = 0
-        while size < max_bytes:
+        size = updates = 0
+        while size < max_bytes and updates < max_updates:
             if not ready and not self._fill():
                 break
             write = ready.popleft()
             writes.append(write)
+            updates += write.closed or len(write.keys)
             for key, value in zip(write.keys, write.values, strict=True):
                 size += len(key) + (len(value) if value is not None else 0)
             size += WRITE_OVERHEAD_BYTES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.data.sizes import batches_of, size_of
+from engine.data.concerns import LARGE_WORK
+from engine.data.sizes import batches_of, size_of, work_to_say
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
@@ -110,14 +111,20 @@ def pieces_again(
     """What goes together once more: to whom, who has answered, whether it counts, and is large; and whether it is left to
     be sent in later turns, because of what was before it this one, which has `done` so much, has enough to send."""
     said, unsure = done, regrouped.unsure
+
+    def has_room(work: int) -> bool:
+        """Whether this turn says so much more: something in any case."""
+        nonlocal said
+        said, before = said + work, said
+        return not before or said <= WORK_MAX
+
     for (receivers, acked, counts), operations in regrouped.going.items():
         large = {o: None for o in operations if o in unsure and large_in(o.records)} if unsure and not counts else {}
         for piece, work in batches_of([o for o in operations if o not in large] if large else operations):
-            later = said > 0 and said + work > WORK_MAX
-            yield piece, receivers, dict.fromkeys(acked), counts, False, later
-            said += work
+            most = work if work < LARGE_WORK else max(work, *[work_to_say(operation.records) for operation in piece])
+            yield piece, receivers, dict.fromkeys(acked), counts, False, not has_room(most)
         for operation in large:
-            yield [operation], receivers, dict.fromkeys(acked), False, True, False
+            yield [operation], receivers, dict.fromkeys(acked), False, True, not has_room(work_to_say(operation.records))
 
 
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:

@@ -21,13 +21,13 @@ from engine.cluster.claims import Claims
 from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import answers_of, batches_of_one_turn, size_of
+from engine.data.sizes import answers_of, batches_of_one_turn, size_of, work_to_say
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers, Role
-from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped, may_act
+from rebalance.ports import MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
@@ -432,7 +432,7 @@ class Replication(Rule):
         for batch in [b for b in self._batches.values() if b.waiting or b.lagging]:  # the others are being worked out
             if core.now >= batch.due and (core.work < WORK_MAX or not (batch.said or began)):
                 began = True
-                core.work += len(batch.records) + size_of(batch.records) // BYTES_OF_WORK
+                core.work += work_to_say(batch.records)
                 batch.patience = patience_of(batch, core, self._answered, len(self._batches))
                 self._say((*batch.waiting, *batch.lagging), batch)
                 batch.due = core.now + batch.patience

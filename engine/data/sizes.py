@@ -7,7 +7,8 @@ from operator import itemgetter
 from typing import TypeVar
 
 from engine.data.concerns import work_of
-from rebalance.ports import WORK_MAX, Shipped
+from engine.state.ahead import KEYS_OF_WORK
+from rebalance.ports import BYTES_OF_WORK, WORK_MAX, Shipped
 from wal import records as r
 
 T = TypeVar("T")
@@ -68,6 +69,18 @@ def size_of(records: Sequence[r.Record]) -> int:
             case _:
                 total += 64
     return total
+
+
+def work_to_say(records: Sequence[r.Record]) -> int:
+    """How much work it is to say records again, which are worked out where they are taken: all keys count."""
+    keys = 0
+    for record in records:
+        match record:
+            case r.Update(writes) | r.History(writes) | r.Prepare(writes=writes):
+                keys += sum([len(write.keys) for write in writes])
+            case _:
+                pass
+    return len(records) + keys // KEYS_OF_WORK + size_of(records) // BYTES_OF_WORK
 
 
 def _write_size(write: r.Write) -> int:

@@ -251,9 +251,9 @@ class Duties:
                 self.log.pin(_pin(session), cursor.at_lsn, self._wall_ms)
                 self._tell()
                 self._readers[session] = _Reader(cursor, wants)
-            case ReadHistory(session, size):
+            case ReadHistory(session, size, updates):
                 if (reader := self._readers.get(session)) is not None:
-                    self._read(session, reader, size)
+                    self._read(session, reader, size, updates)
             case CloseHistory(session):
                 self._close(session)
             case TrimLog(first_lsn):
@@ -269,13 +269,13 @@ class Duties:
 
     # History.
 
-    def _read(self, session: Supply, reader: _Reader, size: int) -> None:
+    def _read(self, session: Supply, reader: _Reader, size: int, updates: int) -> None:
         assert not reader.reading, f"the history for {session} is read twice at a time"
         cursor = reader.cursor
         reader.reading = True
 
         def run() -> HistoryRead:
-            writes = cursor.read(size)
+            writes = cursor.read(size, updates)
             return HistoryRead(session, writes, cursor.done, list(cursor.missed) if cursor.done else [])
 
         self.doer.background("history", run, lambda event, error: self._was_read(session, reader, event, error))

@@ -321,9 +321,9 @@ class Cluster:
                 host.inbox.append(CheckpointWritten(image.lsn))
             case OpenHistory(session, wants):
                 host.cursors[session] = HistoryCursor([1], lambda _lsn, _wanted: host, wants, host.last_lsn)
-            case ReadHistory(session, size):
+            case ReadHistory(session, size, updates):
                 cursor = host.cursors[session]
-                writes = cursor.read(size)
+                writes = cursor.read(size, updates)
                 host.inbox.append(HistoryRead(session, writes, cursor.done, list(cursor.missed) if cursor.done else []))
             case CloseHistory(session):
                 host.cursors.pop(session, None)

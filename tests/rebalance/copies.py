@@ -259,9 +259,9 @@ class Copy:
             case OpenHistory(session, wants):
                 log = self.records[self.history_begins :]
                 self.cursors[session] = HistoryCursor([1], lambda _lsn, _names: _View(log), wants, len(log))
-            case ReadHistory(session, size):
+            case ReadHistory(session, size, updates):
                 cursor = self.cursors[session]
-                writes = cursor.read(size)
+                writes = cursor.read(size, updates)
                 self._read.append(HistoryRead(session, writes, cursor.done, cursor.missed if cursor.done else []))
             case CloseHistory(session):
                 self.cursors.pop(session).close()

@@ -49,3 +49,22 @@ def test_of_what_went_in_small_batches_nobody_asks_whether_it_is_large(large: in
     assert asked == [each.records for each in much]
     assert [o for operations, _, _, _, is_large, _ in pieces for o in operations if not is_large] == small
     assert [operations for operations, _, _, _, is_large, _ in pieces if is_large] == [[each] for each in much]
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_of_very_large_ones_a_map_has_one_said_at_once(counts: bool) -> None:
+    """Each is as much as a turn says, also where it counts already, and only a copy that is filled lacks it (986022)."""
+    led = _led()
+    much = [
+        Operation(local, [Update([Write("n", local.number, 1, 1, [b"k"] * 50_000, [b"v"] * 50_000)])]) for local in led[:3]
+    ]
+
+    def large_in(records: Sequence[Record]) -> list[Write]:
+        return [write for record in records if isinstance(record, Update) for write in record.writes]
+
+    pieces = pieces_again(regroup([Again([each], {}, counts) for each in much], led), large_in, 0)
+    assert [(operations, later) for operations, _, _, _, _, later in pieces] == [
+        ([much[0]], False),
+        ([much[1]], True),
+        ([much[2]], True),
+    ]

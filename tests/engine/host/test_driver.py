@@ -79,7 +79,7 @@ async def _with_a_history(path: Path, story: Callable[[aio.Database, Any, _SlowD
         disks[0].reading.clear()
         disks[0].go.clear()
         driver.duties._do(OpenHistory(SUPPLY, wants))
-        driver.duties._do(ReadHistory(SUPPLY, 1 << 10))
+        driver.duties._do(ReadHistory(SUPPLY, 1 << 10, 1_000))
         assert await asyncio.to_thread(disks[0].reading.wait, 10)
         await story(database, driver, disks[0])
         assert await names.get(b"k00000") == ROWS[b"k00000"], "the node lives"

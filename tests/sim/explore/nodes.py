@@ -246,9 +246,9 @@ class _Running:
         match task:
             case OpenHistory(session, wants):
                 host.cursors[session] = HistoryCursor([1], lambda _lsn, _wanted: host, wants, host.last_lsn)
-            case ReadHistory(session, size):
+            case ReadHistory(session, size, updates):
                 cursor = host.cursors[session]
-                writes = cursor.read(size)
+                writes = cursor.read(size, updates)
                 return HistoryRead(session, writes, cursor.done, list(cursor.missed) if cursor.done else [])
             case CloseHistory(session):
                 host.cursors.pop(session, None)
