@@ -284,9 +284,11 @@ class Client:
         if not self.alive:
             return
         passes = world.network.passes
-        if machine is not None and not (passes(self.side, machine.name) and passes(machine.name, self.side)):
+        if machine is not None and (
+            not (passes(self.side, machine.name) and passes(machine.name, self.side)) or (machine.up and machine.paused)
+        ):  # nobody answers; who is stopped takes the connection, and says nothing
             world.after(CONNECT_TIMEOUT_NS // 5, self._refused, address)
-        elif machine is None or not machine.up or machine.paused:
+        elif machine is None or not machine.up:
             self._refused(address)
         else:
             self._dialing.pop(address, None)

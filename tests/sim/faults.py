@@ -20,6 +20,7 @@ from tests.sim.network import MS, Weather
 from tests.sim.oracles.ruined import Ruined
 from tests.sim.ordering import Operators
 from tests.sim.rotting import rot_one
+from tests.sim.sleeping import Sleep
 from tests.sim.vault import MemoryVault
 from tests.sim.violation import About, Violation
 from tests.sim.ways import Ways, lasting
@@ -39,6 +40,7 @@ RATES = {
     "power": 3.0,  # a machine loses power: a random part of what was not synced is gone
     "kill": 3.0,  # a process is killed; its system lives on
     "stop": 2.0,  # a process is stopped for a while (SIGSTOP)
+    "sleep": 3.0,  # a process, or its machine, stops for 10 to 90 s, or all of them do
     "split": 3.0,  # some nodes are cut off from the others
     "one-way": 2.0,  # nothing passes from one node to another
     "partial": 1.0,  # any of the ways between nodes are cut, each in its direction
@@ -97,6 +99,9 @@ FULL_SHARE = 0.1
 REFETCH = "refetch"
 REFETCH_SHARE = 0.15
 """The share of the seeds in which that happens; not beside rot, which may be in the copy that it is taken from."""
+SLEEP = "sleep"
+SLEEP_SHARE = 0.08
+"""The share of the seeds in which that happens, once in each: the storm goes on until whoever sleeps is awake."""
 TIRED = "tired"
 TIRED_SHARE = 0.1
 """The share of the seeds in which that happens."""
@@ -132,11 +137,13 @@ class Faults:
         self._namesakes: list[Namesake] = []
         self.majority = LostMajority(world, self._ruined, self._replace_disk)
         self.operators = Operators(world, over=lambda: self.over)
+        self.sleep = Sleep(world, world.draws.of("who sleeps"))
         ways = Ways(world, self._draw)
         self._kinds: dict[str, Callable[[Machine], bool]] = {
             "power": self._power,
             "kill": self._kill,
             "stop": self._stop,
+            SLEEP: self.sleep.come,
             "split": ways.split,
             "one-way": ways.one_way,
             "partial": ways.partial,

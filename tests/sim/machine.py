@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from engine.host.duties import Duties, log_settings
 from engine.messages import Message
@@ -51,7 +51,10 @@ EXPECTED = (DiskError, LogError, StoreError)
 """What background work may raise: the disk's."""
 
 T = TypeVar("T")
+Portions: TypeAlias = tuple[int | None, int | None]
+"""Who goes on finds so many events in the first turn, and in each that follows until nothing waits; None: all."""
 
+ALL_AT_ONCE: Portions = (None, None)
 
 SLOW = 10
 """A processor that takes so many times as long as the usual one is ill."""
@@ -121,6 +124,9 @@ class Machine:
         self._summoned = False  # its loop is about to look at what came
         self._left_over: list[Record] = []  # what the log refused
         self._resume: list[Callable[[], None]] = []  # what came due while the process was stopped
+        self._portions = ALL_AT_ONCE  # what its turns find when it goes on
+        self._at_most: int | None = None  # so many events a turn takes, until nothing waits any more
+        self._still: int | None = None  # what its clock reads while that stands still
         self._waking: int | None = None  # when the heap will wake the node
         self._wanted: int | None = None  # when the node wants to be woken, which may be later
         self._clock = (0, 0, PPM)  # (world time, local time, rate): local runs on from there
@@ -137,6 +143,8 @@ class Machine:
 
     def local(self, now: int) -> int:
         """The machine's monotonic clock at a time of the world."""
+        if self._still is not None:
+            return self._still
         world, local, rate = self._clock
         return local + (now - world) * rate // PPM
 
@@ -150,6 +158,8 @@ class Machine:
         self.befallen += 1
         now = self.world.now
         self._clock = (now, self.local(now) + jump_ns, rate if rate is not None else self._clock[2])
+        if self._still is not None:
+            self._still += jump_ns
         if self.up and self._waking is not None:
             self._waking = None
             self._plan(self.local(now))  # an alarm may be due already
@@ -199,6 +209,7 @@ class Machine:
         )
         self.up, self.paused, self.gone, self.why = True, False, False, ""
         self._inbox, self._unpaid, self._computing, self._summoned, self._resume = [], None, False, False, []
+        self._portions, self._at_most, self._still = ALL_AT_ONCE, None, None
         self._left_over = []
         self._waking = self._wanted = None
         self._fibres, self._current, self._back = {}, None, []
@@ -271,21 +282,27 @@ class Machine:
         self.vault.close()
         self.vault.wipe()
 
-    def pause(self) -> None:
-        """The process is stopped (SIGSTOP): the world goes on without it."""
+    def pause(self, *, clock_too: bool = False, portions: Portions = ALL_AT_ONCE) -> None:
+        """The process is stopped (SIGSTOP): the world goes on without it. `clock_too`: all of the machine is."""
         self.paused = True
         self.befallen += 1
+        self._portions = portions
+        self._still = self.local(self.world.now) if clock_too else None
 
     def resume(self) -> None:
         """The process goes on, with everything that piled up."""
         if not self.paused or not self.up:
             return
         self.paused = False
+        if self._still is not None:
+            self._clock = (self.world.now, self._still, self._clock[2])
+            self._still = None
+        first, self._at_most = self._portions
         due, self._resume = self._resume, []
         for work in due:
             work()
         if self._unpaid is None and self.up:
-            self._turn()
+            self._turn(first)
 
     # Turns.
 
@@ -315,13 +332,20 @@ class Machine:
         self.sessions[self._session] = answer
         return self._session
 
-    def _turn(self) -> None:
+    def _turn(self, at_most: int | None = None) -> None:
         node, world = self.node, self.world
         assert node is not None
         assert self.duties is not None
         if self.duties.over:
             return
         events, self._inbox = self._inbox, []
+        at_most = self._at_most if at_most is None else at_most
+        if at_most is not None:
+            events, self._inbox = events[:at_most], events[at_most:]
+            if self._inbox:
+                world.after(0, self._look, self.boot)
+            else:
+                self._at_most = None
         self.turns += 1
         now = self.local(world.now)
         self.duties.begin(now)

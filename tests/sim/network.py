@@ -204,6 +204,8 @@ class Network:
         reachable = dst.up and not dst.paused and self.passes(src.name, dst.name) and self.passes(dst.name, src.name)
         refused = self.weather.refuse and self._draw.random() < self.weather.refuse
         if not reachable or refused:
+            if dst.up and dst.paused and self.passes(src.name, dst.name):
+                dst.receive(_seen(src))  # it will read the greeting of whoever has hung up by then
             pause = REDIAL_NS[min(link.attempts, len(REDIAL_NS) - 1)]
             link.attempts += 1
             self._dial(link, pause)

@@ -39,6 +39,8 @@ from tests.sim.faults import (
     REFETCH_SHARE,
     ROT,
     ROT_SHARE,
+    SLEEP,
+    SLEEP_SHARE,
     TIRED,
     TIRED_SHARE,
     Faults,
@@ -224,7 +226,9 @@ def _run_seed(
     )
     lmdb = draw.random() < LMDB_SHARE
     common = [
-        kind for kind in RATES if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED, FULL, REFETCH)
+        kind
+        for kind in RATES
+        if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED, FULL, REFETCH, SLEEP)
     ]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
@@ -244,6 +248,8 @@ def _run_seed(
         swarm[ORDERED] = RATES[ORDERED]
     if draws.of("who is set aside").random() < TIRED_SHARE:
         swarm[TIRED] = RATES[TIRED]
+    if draws.of("sleep").random() < SLEEP_SHARE:
+        swarm[SLEEP] = RATES[SLEEP]
     if draws.of("full disks").random() < FULL_SHARE:
         swarm[FULL] = RATES[FULL]
     if draws.of("copies ordered anew").random() < REFETCH_SHARE and ROT not in swarm:
@@ -378,7 +384,7 @@ def _live(
             oracles.look(world)
             _look_at_clients(world)
             faults.hurried = world.network.delivered > DELIVERIES_MAX
-            load.pace = LULL_PACE if faults.lulled else 1
+            load.pace = LULL_PACE if faults.lulled or faults.sleep.lasts else 1
             while sum(client.alive and not client.sheltered for client in world.clients.values()) < shape.clients:
                 _spawn(world, load, draw)
         look_inside(world)
@@ -426,6 +432,8 @@ def storm_is_over(world: World, faults: Faults, recorder: Recorder, lasted_ns: i
     Nodes that are alone say nothing to each other: there what clients came to the end of counts as much, and where they
     come to the end of nothing, all that happened.
     """
+    if faults.sleep.lasts:
+        return False
     kinds = len(faults.happened) >= min(KINDS_MIN, len(faults.rates))
     delivered = world.network.delivered
     if lasted_ns < storm_ns:
