@@ -37,6 +37,8 @@ C = TypeVar("C", bound=Call)
 SECOND = 1_000 * MS
 RETRY_BLOCKED_NS = 20 * MS
 CONNECT_TIMEOUT_NS = 5_000 * MS
+KEPT_ALIVE_NS = 60_000 * MS
+"""After so long a node's system gives up a connection of which nothing comes back (`engine/host/sockets.py`)."""
 TIMEOUT_SECONDS = 10.0
 """So long a client waits for a call of which it says nothing else."""
 
@@ -176,7 +178,15 @@ class Connection:
             self.machine.sessions.pop(self.session, None)
             self._up.clear()
             self._down.clear()
+            if self._met:
+                passes = self.client.world.network.passes(self.client.side, self.machine.name)
+                self.client.world.after(self.client.delay() if passes else KEPT_ALIVE_NS, self._gone)
             self.client.lost(self)
+
+    def _gone(self) -> None:
+        """The node hears that its client has hung up, or finds that nobody is there any more."""
+        if self.machine.boot == self.boot:
+            self.machine.receive(ClientSeen(self.session))
 
 
 class Client:

@@ -75,6 +75,12 @@ def staged_for_ever(machine: Machine) -> None:
 
 
 @STAGING.fault("10")
+def staged_by_whoever_has_hung_up(machine: Machine) -> None:
+    """What a client has staged is kept for its lease, although its connection broke and nobody can commit it."""
+    replace(_staging(machine), "on_client_gone", lambda _: None)
+
+
+@STAGING.fault("10")
 def whoever_was_not_asked_is_never_asked(machine: Machine) -> None:
     """Votes make no room for others: what was not asked for at first is asked for no more."""
     assert machine.node is not None

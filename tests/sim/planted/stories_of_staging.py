@@ -80,15 +80,36 @@ def two_clients_stage_at_one_coordinator(plant: Plant | None) -> None:
         stage.curtain()
 
 
+def _half_is_staged(stage: Stage) -> None:
+    """The first of two pieces is at n1, and the other one is on its way."""
+    held = _hold(stage, StageWrites, stage.client, 2)
+    stage.begin(_written(stage, b"1", X, Y, Z).commit())
+    stage.until(lambda: held.caught > 0, "the first piece is staged")
+
+
 @story
-def a_client_dies_when_half_is_staged(plant: Plant | None) -> None:
-    """There is room for one transaction at a time, and the client that has begun is never heard of again."""
+def a_client_hangs_up_when_half_is_staged(plant: Plant | None) -> None:
+    """There is room for one transaction at a time, and the client that has begun goes. Its system lives, and says so."""
     with Stage(plant, settings=msgspec.structs.replace(SETTINGS, staged_bytes_max=2 * PIECE)) as stage:
         other = stage.another()
-        held = _hold(stage, StageWrites, stage.client, 2)
-        stage.begin(_written(stage, b"1", X, Y, Z).commit())
-        stage.until(lambda: held.caught > 0, "the first piece is staged")
+        _half_is_staged(stage)
+        committing = stage.begin(_written(stage, b"2", X, Y, Z, client=other).commit(), other)
+        stage.wait(SETTINGS.lock_lease_ms // 4)
+        stage.must(not committing.done, "it waits for its turn")
         stage.client.die()
+        stage.wait(SETTINGS.lock_lease_ms // 4)
+        stage.must(told(committing), "nobody can commit any more what was staged by who has hung up")
+        stage.curtain()
+
+
+@story
+def a_client_dies_when_half_is_staged(plant: Plant | None) -> None:
+    """There is room for one transaction at a time, and the client that has begun goes with its system: nobody hears it."""
+    with Stage(plant, settings=msgspec.structs.replace(SETTINGS, staged_bytes_max=2 * PIECE)) as stage:
+        other, lost = stage.another(), stage.client
+        _half_is_staged(stage)
+        stage.world.network.cut("its system", [(lost.side, name) for name in stage.world.machines])
+        lost.die()
         committing = stage.begin(_written(stage, b"2", X, Y, Z, client=other).commit(), other)
         stage.wait(SETTINGS.lock_lease_ms // 2)
         stage.must(not committing.done, "it waits for its turn")
