@@ -73,7 +73,7 @@ class LostMajority:
             self._dig_out()
             return
         running = [machine for machine in world.running if not machine.paused and machine.node is not None]
-        for machine in [m for m in running if m.node is not None and m.node.core.topology is None]:
+        for machine in [machine for machine in running if has_nothing(machine, newest)]:
             machine.stop("an operator stops it: it has nothing")
             self.buried[machine.name] = None
             self._asked.pop(machine.name, None)
@@ -140,3 +140,14 @@ class LostMajority:
         if running and newest is not None and wanted != sorted(newest.baseline):
             world.command(running[0], "baseline", {"nodes": wanted, "yes": []})
         world.after(ORDER_AGAIN_NS, self._restore)
+
+
+def has_nothing(machine: Machine, newest: Topology | None) -> bool:
+    """Whether it came with an empty disk that no map lists: it may have been told the map, and nothing else.
+
+    Nobody goes on with it, as another disk under the name of a member is not heard of for that member.
+    """
+    assert machine.node is not None
+    member = newest.member(machine.name) if newest is not None else None
+    is_strange = member is not None and member.allocation != machine.allocation
+    return is_strange or machine.node.core.topology is None

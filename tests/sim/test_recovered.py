@@ -8,6 +8,7 @@ from engine.turn.settings import Settings
 from rebalance.ports import MS, WORK_MAX
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
+from tests.sim.majority import has_nothing
 from tests.sim.test_costs import Fixed
 from tests.sim.test_turns import PARTITIONS_MOST, Calls
 from tests.sim.world import SECOND, World
@@ -102,3 +103,22 @@ def test_of_a_node_that_is_named_twice_two_answers_are_not_waited_for() -> None:
             assert [reply.message for reply in world.console if isinstance(reply, Failed)] == [
                 "a node was named twice: expected each once"
             ]
+
+
+def test_an_operator_goes_on_without_who_came_with_an_empty_disk() -> None:
+    """It has been told the map, and has nothing of what that speaks of: it is not heard of for the member of its name."""
+    with World(Draws(1), Settings(cluster="sim", partitions=8, backups=2)) as world:
+        left = _lost(world)
+        stranger = world.machines["n2"]
+        stranger.wipe()
+        stranger.start()
+        world.run_for(5 * SECOND)
+        assert stranger.node is not None
+        assert stranger.node.core.topology is not None
+        newest = world.newest()
+        assert [has_nothing(machine, newest) for machine in (left, stranger)] == [False, True]
+        for nodes, answer in ((["n1", "n2"], Failed), (["n1"], Report)):
+            world.console.clear()
+            world.command(left, "recover", {"nodes": nodes, "yes": []})
+            assert world.run_while(lambda: not world.console, at_most=60 * SECOND)
+            assert isinstance(world.console[-1], answer), world.console
