@@ -28,7 +28,8 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
-from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of, program
+from tools.parser import program
+from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of
 
 PROGRAMS = {
     "node": ("tools.node_commands", "Start, stop and look at a node."),
@@ -57,7 +58,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version  # noqa: PLC0415  # it takes a while, and nothing else asks for it
 
-        print(f"foreshore {version('foreshore')}")
+        emit([f"foreshore {version('foreshore')}"])
         raise typer.Exit
 
 

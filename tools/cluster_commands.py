@@ -12,7 +12,8 @@ import typer
 from engine.errors import Unavailable
 from tools import cluster_locks, cluster_migrations, cluster_moves, cluster_namespaces, cluster_orders, cluster_settings
 from tools.asking import MOVED, Refused, check_address, form, node_names, question, run, status_or_none, too_full, wait_for
-from tools.terminal import ExitCode, Row, emit, finite, plain, program, show, to_json
+from tools.parser import program
+from tools.terminal import ExitCode, Row, emit, finite, plain, show, to_json
 
 app = program("cluster", "Form a cluster, look at it, and say which nodes hold its data.")
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]

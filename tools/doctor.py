@@ -28,8 +28,9 @@ from engine.errors import UsageError
 from engine.host.sockets import files_obtainable
 from engine.protocol.addresses import given_address
 from engine.turn.settings import Settings
+from tools.parser import program
 from tools.reconcile.session import find_java
-from tools.terminal import ExitCode, Row, emit, program, show
+from tools.terminal import ExitCode, Row, emit, show
 from wal import checksum
 
 app = program("doctor", epilog="Exit codes: 0 fit; 1 something is not as a node needs it; 2 usage.")

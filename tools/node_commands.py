@@ -25,7 +25,8 @@ from tools import cluster_settings
 from tools.allocator import give_large_blocks_back
 from tools.asking import MOVED, Refused, listens, question, run, too_full, wait_for
 from tools.config import KEYS, Key, load, toml_line
-from tools.terminal import Ended, ExitCode, emit, exit_code_of, finite, plain, program, show, to_json
+from tools.parser import program
+from tools.terminal import Ended, ExitCode, emit, exit_code_of, finite, plain, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
 
 _log = logging.getLogger("foreshore")

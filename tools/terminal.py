@@ -15,12 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
-
-if TYPE_CHECKING:
-    import typer
 
 from engine.errors import CorruptionError, Error, Unavailable, UsageError
 from engine.offline.refusals import DoesNotFold, LogLost
@@ -53,22 +50,6 @@ class ExitCode(IntEnum):
     LOGIC = 7  # what a log says cannot be, or its store says otherwise
     INTERRUPTED = 130
     HUNG_UP = 141  # whoever read the answer went away
-
-
-def program(name: str, meaning: str = "", *, epilog: str | None = None) -> typer.Typer:
-    """A program of the command: all of them look and behave alike."""
-    import typer  # noqa: PLC0415  # what has nothing to parse does not wait for a parser (`tools.quick`)
-
-    return typer.Typer(
-        name=name,
-        help=meaning or None,
-        epilog=epilog,
-        no_args_is_help=bool(meaning),
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["--help", "-h"]},
-    )
 
 
 def finite(value: float | None) -> float | None:
@@ -166,7 +147,7 @@ def emit(lines: Iterable[str], paint: Paint | None = None) -> None:
 
     `paint` may colour a line, once nothing is in it that would.
     """
-    with _while_it_is_read():
+    with while_it_is_read():
         for some in _batches(lines, paint):
             sys.stdout.write(some)
 
@@ -187,7 +168,7 @@ def _batches(lines: Iterable[str], paint: Paint | None) -> Iterator[str]:
 
 def emit_objects(batches: Iterable[Sequence[object]]) -> None:
     """Print an answer as JSON, an object a line."""
-    with _while_it_is_read():
+    with while_it_is_read():
         sys.stdout.flush()
         for data in object_bytes(batches):
             sys.stdout.buffer.write(data)
@@ -206,20 +187,21 @@ def emit_file(file: IO[bytes]) -> None:
     """Print an answer that was kept."""
     import shutil  # noqa: PLC0415  # only here
 
-    with _while_it_is_read():
+    with while_it_is_read():
         sys.stdout.flush()
         shutil.copyfileobj(file, sys.stdout.buffer, _COPY_BYTES)
 
 
 def emit_bytes(chunks: Iterable[bytes]) -> None:
     """Print an answer that is bytes already, in pieces, in the same way."""
-    with _while_it_is_read():
+    with while_it_is_read():
         sys.stdout.flush()
         sys.stdout.buffer.writelines(chunks)
 
 
 @contextmanager
-def _while_it_is_read() -> Iterator[None]:
+def while_it_is_read() -> Iterator[None]:
+    """Print an answer: if nobody reads it any more, or it cannot be written, the command ends here, by `Ended`."""
     try:
         yield
         sys.stdout.flush()

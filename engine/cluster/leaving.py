@@ -12,7 +12,8 @@ When the whole cluster is told to stop, nobody hands anything over either: all s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from engine.cluster.detector import Detector
@@ -20,7 +21,7 @@ from engine.messages import Halt, Leave
 from engine.turn.core import Core
 from rebalance.going import going
 from rebalance.ports import MS
-from rebalance.table import Topology
+from rebalance.table import Placement, Topology
 from wal.ids import NodeId
 
 LEAVE_MS_MAX = 30_000
@@ -40,6 +41,7 @@ class Leaving:
         self._halted = False  # it was told
         self._leader: NodeId | None = None  # whom it last asked to be let go
         self._noted = ""  # what it was said to wait for
+        self._counted: tuple[Topology, dict[NodeId, int]] | None = None  # who is loading, by the map that says so
         self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
 
     def begin(self) -> None:
@@ -75,20 +77,18 @@ class Leaving:
         if self.since is None or self.halting or topology is None or not core.serving:
             return
         loading = self._loading(topology)
-        kind = ", ".join(sorted(loading)) if loading else f"coordinator {leader}"
+        kind = ", ".join(loading) if loading else f"coordinator {leader}"
         if kind != self._noted and (loading or core.now - self.since >= TOLD_MS * MS):
             self._noted = kind
             core.note(f"told to stop: it waits for {_told(loading, leader)}")
 
-    def _loading(self, topology: Topology) -> Counter[NodeId]:
+    def _loading(self, topology: Topology) -> dict[NodeId, int]:
         """Who must load copies before this node can be let go, and of how many partitions."""
-        rest = [m.node for m in topology.members if m.node != self.core.node]
-        return Counter(
-            node
-            for number in _awaited(topology, [self.core.node], rest)
-            for node in topology.placements[number].owners
-            if node in rest
-        )
+        if self._counted is None or self._counted[0] is not topology:  # it is asked for with every heartbeat
+            rest = [m.node for m in topology.members if m.node != self.core.node]
+            owners = Counter(chain.from_iterable(p.owners for p in _awaited(topology, [self.core.node], rest)))
+            self._counted = topology, {node: owners[node] for node in sorted(rest) if owners[node]}
+        return self._counted[1]
 
     def as_object(self) -> dict[str, Any] | None:
         """For whom this node waits, if it is told to stop: who is loading, and how many partitions; who coordinates."""
@@ -97,7 +97,7 @@ class Leaving:
         topology = self.core.topology
         return {
             "since_ms": (self.core.now - self.since) // MS,
-            "loading": dict(sorted(self._loading(topology).items())) if topology is not None else {},
+            "loading": self._loading(topology) if topology is not None else {},
             "coordinator": self._leader,
         }
 
@@ -157,16 +157,17 @@ class Leaving:
         return ""
 
 
-def _awaited(topology: Topology, going: Sequence[NodeId], rest: Sequence[NodeId]) -> Iterator[int]:
+def _awaited(topology: Topology, going: Sequence[NodeId], rest: Sequence[NodeId]) -> Iterator[Placement]:
     """Where a copy is loading that will be in sync soon, and until then only those who go have all of the partition."""
-    for number, p in enumerate(topology.placements):
-        if not p.lost and all(n in going for n in p.in_sync) and any(n in rest for n in p.owners):
-            yield number
+    gone, staying = frozenset(going), frozenset(rest)
+    for p in topology.placements:
+        if gone.issuperset(p.in_sync) and not p.lost and not staying.isdisjoint(p.owners):
+            yield p
 
 
-def _told(loading: Counter[NodeId], leader: NodeId | None) -> str:
+def _told(loading: Mapping[NodeId, int], leader: NodeId | None) -> str:
     """For whom a node waits that is told to stop, in words."""
     if not loading:
         return f"{leader}, which coordinates, to let it go" if leader else "somebody who coordinates to let it go"
-    each = [f"{node} to load {'a partition' if n == 1 else f'{n} partitions'}" for node, n in sorted(loading.items())]
+    each = [f"{node} to load {'a partition' if n == 1 else f'{n} partitions'}" for node, n in loading.items()]
     return f"{' and '.join(each)}, of which nobody else who stays has a whole copy"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -77,20 +78,35 @@ def test_a_word_of_a_program_leads_there(word: str, meant: str, capsys: pytest.C
     assert (ended.value.code, told.out, told.err) == (2, "", says)
 
 
-def test_an_answer_that_cannot_be_written_is_told() -> None:
+PRINTS = [
+    ["node", "config"],
+    ["help"],
+    ["--help"],
+    ["help", "wal", "dump"],
+    ["wal", "dump", "--help"],
+    ["doctor", "--help"],
+]
+
+
+@pytest.mark.parametrize("words", PRINTS, ids=" ".join)
+def test_an_answer_that_cannot_be_written_is_told(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "foreshore", "node", "config"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
+        assert _printed(words, full.fileno()) == (
+            ExitCode.UNREADABLE,
+            "foreshore: the answer could not be written: No space left on device; what was printed is not all of it\n",
         )
-    assert result.returncode == ExitCode.UNREADABLE
-    assert result.stderr == (
-        "foreshore: the answer could not be written: No space left on device; what was printed is not all of it\n"
-    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert _printed(words, writing) == (ExitCode.HUNG_UP, "")
+    finally:
+        os.close(writing)
+
+
+def _printed(words: list[str], to: int) -> tuple[int, str]:
+    told = [sys.executable, "-m", "foreshore", *words]
+    result = subprocess.run(told, stdout=to, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_SECONDS)
+    return result.returncode, result.stderr
 
 
 def test_whoever_interrupts_an_import_gets_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,8 @@ from tools.bench.transfer_memory import transfer_memory
 from tools.bench.transfer_parts import transfer_parts
 from tools.bench.turns import node_returns, turns_at_limits
 from tools.bench.wal import large_values, readings
-from tools.terminal import emit, finite, program, show, to_json
+from tools.parser import program
+from tools.terminal import emit, finite, show, to_json
 
 app = program("bench")
 

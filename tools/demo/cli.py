@@ -32,8 +32,9 @@ from tools.demo.flights import data_file
 from tools.demo.screen import Screen, summary_rows, summary_table
 from tools.demo.story import Options, Story, check_hours
 from tools.demo.summary import Summary
+from tools.parser import program
 from tools.reconcile.session import find_java
-from tools.terminal import emit, emit_bytes, program
+from tools.terminal import emit, emit_bytes
 
 BYTES_PER_MONTH = 250 << 20
 BYTES_MIN = 1 << 30

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from engine.errors import Error, UsageError
 from tools.outputs import check_place
+from tools.parser import program
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
 from tools.reconcile.exported import check_tables, check_tables_by_spark, is_table
@@ -34,7 +35,7 @@ from tools.reconcile.sketch_cli import write_asking
 from tools.reconcile.sketched import check_sketches
 from tools.reconcile.watch import watch_command
 from tools.shown import Values
-from tools.terminal import complain, emit, emit_bytes, finite, program
+from tools.terminal import complain, emit, emit_bytes, finite
 from wal import LogError
 
 app = program("reconcile", "Find out from data directories whether the copies of a cluster agree.")

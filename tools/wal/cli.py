@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from tools.terminal import program
+from tools.parser import program
 
 VERBS = {
     "verify": "Check all that can be checked: log, store, and that one folds onto the other.",

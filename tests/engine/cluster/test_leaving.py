@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from engine.cluster.detector import Detector
@@ -13,7 +15,7 @@ from engine.turn.core import Core
 from engine.turn.settings import Settings
 from rebalance.plan import first_topology
 from rebalance.ports import MS
-from rebalance.table import Candidate, Topology
+from rebalance.table import Candidate, Placement, Topology
 
 NODES = ["n1", "n2", "n3"]
 
@@ -46,6 +48,30 @@ def test_who_waits_for_a_copy_that_loads_says_so_once() -> None:
         "told to stop: it waits for n3 to load 3 partitions, of which nobody else who stays has a whole copy"
     ]
     assert leaving.as_object() == {"since_ms": 2_000, "loading": {"n3": 3}, "coordinator": "n2"}
+
+
+class Walked(tuple[Placement, ...]):
+    """All placements of a map, which count how often somebody walks over them."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[Placement]:
+        Walked.walks += 1
+        return super().__iter__()
+
+
+def test_whom_it_waits_for_is_looked_for_once_in_each_map() -> None:
+    leaving, core = a_node(loading=3)
+    leaving.begin()
+    assert core.topology is not None
+    for loading in (3, 2):
+        core.adopt(msgspec.structs.replace(core.topology, placements=Walked(_loads(core.topology, loading).placements)))
+        Walked.walks = 0
+        for _ in range(8):
+            leaving.say("n2")
+            core.now += 250 * MS
+            assert (leaving.as_object() or {})["loading"] == {"n3": loading}
+        assert Walked.walks <= 1
 
 
 def test_who_waits_for_the_coordinator_alone_says_so_when_it_lasts() -> None:
