@@ -126,10 +126,10 @@ class Demander(Rule):
         if not self._ordered and core.topology is not None:
             put_in_order(core.topology, (*self._queue.values(), *self._deferred.values()))
             self._ordered = True
+        self._pauses = {supplier: until for supplier, until in self._pauses.items() if core.now < until}
         if self.rest.goes_on() or self.missed.wait():
             self._plan_wake()
             return
-        self._pauses = {supplier: until for supplier, until in self._pauses.items() if core.now < until}
         for supplier in dict.fromkeys([*self._queue, *self._deferred]):
             if supplier in self._sessions or supplier in self._pauses:
                 continue

@@ -253,9 +253,10 @@ class Rest:
 
 
 class Missed:
-    """Of which partitions something was passed over since they were asked for, because the store does not keep up.
+    """Of which partitions something was passed over since they were asked for, because the store does not keep up, or the
+    disk has no room.
 
-    Where a copy is waited for clients wait for its store; the others would fill its memory. What such a copy passes over it
+    Where a copy is waited for clients wait for its store; the others would fill its memory, or the log's last segment. What such a copy passes over it
     passes over to the end, so that it takes nothing that would lie beyond the gap.
     """
 
@@ -269,16 +270,17 @@ class Missed:
         """Whether a copy takes nothing of what comes now."""
         if number in self.numbers:
             return True
-        if not (self._core.is_backlogged() and self._nobody_waits_for(number)):
+        core = self._core
+        if not ((core.is_backlogged() or core.is_cramped) and self._nobody_waits_for(number)):
             return False
-        probe("demand.missed_for_the_store")
+        probe("demand.missed_for_the_disk" if core.is_cramped else "demand.missed_for_the_store")
         self.numbers[number] = None
         self._ask(number)
         return True
 
     def wait(self) -> bool:
-        """Whether there is no use in asking yet: a checkpoint that makes room has yet to begin."""
-        return bool(self.numbers) and self._core.is_backlogged()
+        """Whether there is no use in asking yet: the disk has no room, or a checkpoint that makes some has yet to begin."""
+        return self._core.is_cramped or (bool(self.numbers) and self._core.is_backlogged())
 
     def _nobody_waits_for(self, number: int) -> bool:
         return self._core.local[number].role is Role.ASYNC or number not in self._said

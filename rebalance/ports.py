@@ -301,7 +301,13 @@ class Node(Fence, Protocol):
         ...
 
     def crowded(self) -> bool:
-        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun."""
+        """As much lies in memory and in no checkpoint as a transfer may bring there, or the disk has no room: it goes on when
+        a checkpoint has begun, or when there is some."""
+        ...
+
+    @property
+    def is_cramped(self) -> bool:
+        """The disk has no room: what nobody waits for is not taken."""
         ...
 
     def is_backlogged(self) -> bool:

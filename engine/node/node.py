@@ -299,8 +299,7 @@ class Node(Machines):
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()
         if not self.checkpointing:
-            waits = self.demander.waits and not core.is_cramped
-            first = min(first, core.now if waits else self._checkpoint_at)
+            first = min(first, core.now if self._takes_no_more else self._checkpoint_at)
         return max(core.now + 1, first) if first < NEVER else None
 
     def note_cramped(self, cramped: bool) -> None:
@@ -308,8 +307,15 @@ class Node(Machines):
         before they do takes of the room that is left."""
         self.core.note_cramped(self.core.node, cramped)
         self.membership.beat_soon()
+        if not cramped:
+            self.core.resume(self.demander.go_on)
 
     # Checkpoints.
+
+    @property
+    def _takes_no_more(self) -> bool:
+        """What a transfer brought waits for a checkpoint to begin, and not for room on the disk."""
+        return self.demander.waits and not self.core.is_cramped
 
     def _begin_checkpoint(self) -> None:
         core = self.core
@@ -320,7 +326,7 @@ class Node(Machines):
             core.now >= self._checkpoint_at
             or active >= self._checkpoint_bytes
             or self.checkpoint_wanted
-            or self.demander.waits
+            or self._takes_no_more
         )
         if core.backlogged or active >= self._checkpoint_bytes:
             core.note_backlog(core.node, core.is_backlogged())

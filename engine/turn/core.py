@@ -134,14 +134,15 @@ class Core:
         return self.incarnation >> INCARNATION_BITS
 
     def crowded(self) -> bool:
-        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun.
+        """As much lies in memory and in no checkpoint as a transfer may bring there: it goes on when one has begun. Or the
+        disk has no room: then it goes on when there is some.
 
         It is in proportion to what each checkpoint encodes anew, as what is written beyond the gap of a copy that is being
         filled: else to fill that would take the longer, the more is written meanwhile.
         """
         replica = self.replica
         most = max(self.settings.checkpoint_bytes, replica.changes.states_bytes)
-        return replica.store.active_bytes * CROWDED_AT >= most
+        return replica.store.active_bytes * CROWDED_AT >= most or self.is_cramped
 
     def is_backlogged(self) -> bool:
         """Clients write faster than the store does, for so long that they have to wait for it."""

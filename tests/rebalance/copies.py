@@ -236,6 +236,11 @@ class Copy:
         """No more is to come before the next checkpoint."""
         return self.replica.store.active_bytes >= self.memory
 
+    @property
+    def is_cramped(self) -> bool:
+        """There is room."""
+        return False
+
     def is_backlogged(self) -> bool:
         """The store keeps up."""
         return False

@@ -194,6 +194,21 @@ def what_found_no_room_is_not_written_again(machine: Machine) -> None:
 
 
 @DEEDS.fault("4")
+def what_there_is_no_room_for_is_taken(machine: Machine) -> None:
+    """A copy that is being filled takes what its supplier sends, whether or not its disk has room."""
+    assert machine.node is not None
+    replace(machine.node.core, "crowded", lambda: False)
+
+
+@DEEDS.fault("4")
+def a_full_disk_passes_over_nothing(machine: Machine) -> None:
+    """A copy that nobody waits for takes all that is written to it, whether or not its disk has room."""
+    assert machine.node is not None
+    core, missed = machine.node.core, machine.node.demander.missed
+    around(missed, "passes_over", lambda original, number: core.is_backlogged() and original(number))
+
+
+@DEEDS.fault("4")
 def whoever_is_spared_goes_on(machine: Machine) -> None:
     """A node that has no room for its checkpoint, and takes no more, is waited for although others could go on."""
     assert machine.node is not None

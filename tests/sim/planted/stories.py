@@ -20,13 +20,14 @@ from tests.sim.planted.stories_of_migrations import MIGRATIONS
 from tests.sim.planted.stories_of_namespaces import NAMESPACES
 from tests.sim.planted.stories_of_queues import QUEUES
 from tests.sim.planted.stories_of_ranges import RANGES
+from tests.sim.planted.stories_of_room import ROOM
 from tests.sim.planted.stories_of_rot import ROT
 from tests.sim.planted.stories_of_staging import STAGING
 from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= ASYNCHRONOUS.all | STAGING.all
+STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all
 STORIES |= (
     RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | MIGRATIONS.all | ROT.all | QUEUES.all
 )

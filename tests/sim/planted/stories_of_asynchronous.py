@@ -53,7 +53,7 @@ def an_asynchronous_copy_says_nothing(plant: Plant | None) -> None:
         stage.curtain()
 
 
-def _stands(stage: Stage, name: NodeId) -> tuple[int, int]:
+def stands(stage: Stage, name: NodeId) -> tuple[int, int]:
     node = stage[name].node
     assert node is not None
     fragment = node.core.replica.fragment((NAMESPACE, 0))
@@ -72,7 +72,7 @@ def what_an_asynchronous_copy_was_sent_last_is_lost(plant: Plant | None) -> None
             stage.put(key(0, number), b"x" * 500)
         stage.end(lost)
         stage.wait(3_000)
-        stage.must(_stands(stage, "n1") == _stands(stage, "n2"), "n2 has found that it lacks something, and got it")
+        stage.must(stands(stage, "n1") == stands(stage, "n2"), "n2 has found that it lacks something, and got it")
         stage.curtain()
 
 
@@ -133,7 +133,7 @@ def the_last_answer_of_a_transfer_is_lost(plant: Plant | None) -> None:
             stage.put(key(0, number), b"x" * 500)
         stage.end(lost)
         silent = stage.lose("more", "n2", "n1")
-        stage.until(lambda: _stands(stage, "n1") == _stands(stage, "n2"), "n2 got what it lacked")
+        stage.until(lambda: stands(stage, "n1") == stands(stage, "n2"), "n2 got what it lacked")
         stage.wait(1_000)
         stage.end(silent)
         stage.wait(OVER_AFTER_MS + 1_000)
@@ -179,7 +179,7 @@ def the_store_of_an_asynchronous_copy_does_not_keep_up(plant: Plant | None) -> N
     with Stage(plant, settings=msgspec.structs.replace(BEHIND, **LITTLE, anti_entropy_ms=0)) as stage:
         _write_much(stage, "n2")
         stage.wait(8_000)
-        stage.must(_stands(stage, "n1") == _stands(stage, "n2"), "n2 has asked for what it passed over, and got it")
+        stage.must(stands(stage, "n1") == stands(stage, "n2"), "n2 has asked for what it passed over, and got it")
         stage.curtain()
 
 
@@ -219,5 +219,5 @@ def the_store_of_a_copy_that_is_about_to_count_does_not_keep_up(plant: Plant | N
         stage.must(node.supply.vouching.stands_for(0, "n3"), "n3 is vouched for as before")
         stage.end(lost)
         stage.until(lambda: _counts(stage, "n3"), "n3 is in sync")
-        stage.must(_stands(stage, "n3") == _stands(stage, "n1"), "n3 has all that was acknowledged")
+        stage.must(stands(stage, "n3") == stands(stage, "n1"), "n3 has all that was acknowledged")
         stage.curtain()
