@@ -256,8 +256,8 @@ class Missed:
     """Of which partitions something was passed over since they were asked for, because the store does not keep up, or the
     disk has no room.
 
-    Where a copy is waited for clients wait for its store; the others would fill its memory, or the log's last segment. What such a copy passes over it
-    passes over to the end, so that it takes nothing that would lie beyond the gap.
+    Where a copy is waited for clients wait for its store; the others would fill its memory, or the log's last segment. What
+    such a copy passes over it passes over to the end, so that it takes nothing that would lie beyond the gap.
     """
 
     def __init__(self, core: Node, said: Container[int], ask: Callable[[int], None]) -> None:

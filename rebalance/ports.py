@@ -301,8 +301,8 @@ class Node(Fence, Protocol):
         ...
 
     def crowded(self) -> bool:
-        """As much lies in memory and in no checkpoint as a transfer may bring there, or the disk has no room: it goes on when
-        a checkpoint has begun, or when there is some."""
+        """As much lies in memory and in no checkpoint as a transfer may bring there, or the disk has no room: it goes on
+        when a checkpoint has begun, or when there is some."""
         ...
 
     @property

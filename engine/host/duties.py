@@ -315,7 +315,7 @@ class Duties:
     def _checkpointed(self, image: CheckpointImage, error: Exception | None) -> None:
         self._writing = False
         if isinstance(error, StoreFull):
-            self._preparing.checkpoint_full(image, error)
+            self._preparing.checkpoint_full(image, error, ends=self._finish is not None)
         elif error is not None:
             self._fail(error)
             return
@@ -423,7 +423,7 @@ class Duties:
 
         def written(_: None, error: Exception | None) -> None:
             self._writing = False
-            done(None if isinstance(error, StoreFull) else error)  # as above
+            done(self._preparing.last_checkpoint(error))
 
         self.doer.background("checkpoint", lambda: self._store(image), written)
 

@@ -134,10 +134,10 @@ class Preparing:
         """A checkpoint was made and waits for room."""
         return self._image is not None
 
-    def checkpoint_full(self, image: CheckpointImage, error: StoreFull) -> None:
-        """It found no room; nothing of it was written."""
+    def checkpoint_full(self, image: CheckpointImage, error: StoreFull, *, ends: bool) -> None:
+        """It found no room; nothing of it was written. `ends`: the node is told to end, and does so in good order."""
         core = self._node.core
-        if core.is_backlogged() and core.is_spared():
+        if not ends and core.is_backlogged() and core.is_spared():
             probe("preparing.spared")
             self._fail(error)
             return
@@ -151,6 +151,14 @@ class Preparing:
                 f"NO ROOM for a checkpoint of {image.weight} bytes ({error}): it is kept in memory and tried again; free "
                 "some space, or raise what limits it (a quota, `ulimit -f`)"
             )
+
+    def last_checkpoint(self, error: Exception | None) -> Exception | None:
+        """What is wrong with how a node ends: not that its last checkpoint found no room, as what that would hold is in the
+        log; of that the operator is told."""
+        if not isinstance(error, StoreFull):
+            return error
+        self._doer.note(f"NO ROOM for a last checkpoint ({error}): nothing is lost, the next start reads more of the log")
+        return None
 
     def checkpoint_written(self) -> None:
         """It is in the store."""

@@ -299,7 +299,8 @@ class Node(Machines):
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()
         if not self.checkpointing:
-            first = min(first, core.now if self._takes_no_more else self._checkpoint_at)
+            waits = self.demander.waits and not core.is_cramped
+            first = min(first, core.now if waits else self._checkpoint_at)
         return max(core.now + 1, first) if first < NEVER else None
 
     def note_cramped(self, cramped: bool) -> None:
@@ -312,11 +313,6 @@ class Node(Machines):
 
     # Checkpoints.
 
-    @property
-    def _takes_no_more(self) -> bool:
-        """What a transfer brought waits for a checkpoint to begin, and not for room on the disk."""
-        return self.demander.waits and not self.core.is_cramped
-
     def _begin_checkpoint(self) -> None:
         core = self.core
         if self._staggers and core.topology is not self._stagger_by:
@@ -326,7 +322,7 @@ class Node(Machines):
             core.now >= self._checkpoint_at
             or active >= self._checkpoint_bytes
             or self.checkpoint_wanted
-            or self._takes_no_more
+            or (self.demander.waits and not core.is_cramped)
         )
         if core.backlogged or active >= self._checkpoint_bytes:
             core.note_backlog(core.node, core.is_backlogged())

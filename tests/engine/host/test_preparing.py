@@ -16,12 +16,13 @@ from engine.errors import DiskFull
 from engine.host.preparing import Preparing
 from engine.host.server import Server, ServerConfig
 from engine.node.node import Node
+from engine.state.store_errors import StoreFailed, StoreFull
 from engine.turn.settings import Settings
 from tests.support.failing_disk import failing
 from tests.support.memory_disk import MemoryDisk
 from tests.support.patience import PATIENCE_SECONDS
 from tests.wal.logs import append, open_log, update
-from wal import DiskError, LogSettings
+from wal import DiskError, Log, LogSettings
 
 SETTINGS = Settings(
     cluster="cramped", partitions=4, backups=0, wal_segment_bytes=64 << 10, wal_total_bytes=1 << 20, checkpoint_ms=200
@@ -137,14 +138,7 @@ def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() 
     """Else it would last until half of that segment is written: nothing is, where clients wait for the store (seed 875)."""
     disk, settings = MemoryDisk(), LogSettings(segment_bytes=64 << 10, total_bytes=1 << 20)
     log, doer, node = open_log(disk, settings), _AtOnce(), _Node()
-    preparing = Preparing(
-        doer,
-        cast("Node", node),
-        log,
-        ends=lambda: False,
-        fail=lambda error: pytest.fail(str(error)),
-        write=lambda _: pytest.fail("no checkpoint waits"),
-    )
+    preparing = _preparing(doer, node, log)
     written = itertools.count(1)
     while not log.wants_next:
         append(log, update(next(written), 1000))
@@ -158,3 +152,25 @@ def test_a_segment_that_found_room_before_it_was_looked_for_again_ends_it_too() 
     preparing.look(now=2)
     assert node.noted == [True, False]
     assert [note.split(" for ")[0] for note in doer.notes] == ["NO ROOM", "the disk has room again"]
+
+
+def test_a_last_checkpoint_without_room_is_told_and_ends_nothing_badly() -> None:
+    doer = _AtOnce()
+    preparing = _preparing(doer, _Node(), open_log(MemoryDisk(), LogSettings()))
+    failed = StoreFailed("a sync of it failed")
+    assert preparing.last_checkpoint(None) is None
+    assert preparing.last_checkpoint(failed) is failed
+    assert doer.notes == []
+    assert preparing.last_checkpoint(StoreFull("a quota")) is None
+    assert "a quota" in doer.notes[0]
+
+
+def _preparing(doer: _AtOnce, node: _Node, log: Log) -> Preparing:
+    return Preparing(
+        doer,
+        cast("Node", node),
+        log,
+        ends=lambda: False,
+        fail=lambda error: pytest.fail(str(error)),
+        write=lambda _: pytest.fail("no checkpoint waits"),
+    )

@@ -190,7 +190,7 @@ def what_found_no_room_is_not_written_again(machine: Machine) -> None:
     """A checkpoint for which there was no room is kept for ever."""
     assert machine.duties is not None
     preparing = machine.duties._preparing
-    replace(preparing, "_write", lambda image: preparing.checkpoint_full(image, StoreFull("still")))
+    replace(preparing, "_write", lambda image: preparing.checkpoint_full(image, StoreFull("still"), ends=False))
 
 
 @DEEDS.fault("4")
