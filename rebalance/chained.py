@@ -44,7 +44,10 @@ def digest_of(entries: Sequence[bytes], digest: int) -> int:
 
 
 def entries_of(write: Write, first: int, last: int) -> list[bytes]:
-    """What the digest takes in of the keys from `first` up to `last` of a write, whatever it was before."""
+    """What the digest takes in of the keys, or closed counters, from `first` up to `last` of a write, whatever it was
+    before."""
+    if write.closed:
+        return [pack(counter, 0, CLOSED, 0) for counter in range(write.start + first + 1, write.start + last + 1)]
     issued, counter = write.origin or write.epoch, write.start + first
     entries: list[bytes] = []
     for key, value in zip(write.keys[first:last], write.values[first:last], strict=True):

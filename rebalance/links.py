@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT
+from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT, digest_of, entries_of
 from wal.counters import PartitionCounter
 from wal.ids import Fragment
 from wal.records import FragmentReady, Write
@@ -27,6 +27,7 @@ class Copy(Protocol):
     unstable: list[tuple[int, int, Write]] | tuple[()]
     beyond: Mapping[int, Write]
     loading: bool
+    digested: dict[int, tuple[Write, list[bytes], int | None, int | None]] | None
 
     def digest_after(self, digest: int, write: Write, /) -> int:
         """The digest of history after a write."""
@@ -45,7 +46,7 @@ class Links:
     What they say is on every in-sync copy is forgotten again, up to `stable`: it will be when the copy is whole.
     """
 
-    __slots__ = ("after", "at", "begins", "digest", "digests", "said", "stable", "stable_digest", "writes")
+    __slots__ = ("after", "at", "begins", "begun", "digest", "digests", "said", "stable", "stable_digest", "writes")
 
     def __init__(self, lwm: int, digest: int) -> None:
         self.after = (lwm, digest)
@@ -55,22 +56,44 @@ class Links:
         self.writes: list[tuple[int, int, Write]] = []  # (end, digest there, write), above `stable`
         self.digests: tuple[tuple[int, int], ...] = (self.after,)
         self.begins: list[Write] = []  # the first one of each epoch
+        self.begun: tuple[Write, int, int] | None = None  # of a large one so many keys are linked, and the digest there
 
     def go_on(self, copy: Copy, most: int) -> int:
-        """Link the next writes, of `most` keys or a few more; how many keys they had."""
+        """Link the next writes, of about `most` keys; how many keys they had. One that has more is linked in pieces."""
         linked = 0
         while linked < most and (write := _write_at(copy, self.at)) is not None:
-            begin, self.at = self.at, write.end
-            self.digest = copy.digest_after(self.digest, write)
+            begin, whole = self.at, write.end - self.at
+            if whole <= most and self.begun is None:
+                linked += whole
+                self.digest = copy.digest_after(self.digest, write)
+            else:
+                linked += self._link_some(copy, write, most - linked)
+                if self.begun is not None:
+                    break
+            self.at = write.end
             self.writes.append((self.at, self.digest, write))
             if self.at // DIGEST_EVERY != begin // DIGEST_EVERY:
                 self.digests = (*self.digests[1 - DIGESTS_KEPT :], (self.at, self.digest))
             if not self.begins or self.begins[-1].epoch != write.epoch:
                 self.begins.append(write)
             self.said = max(self.said, write.stable)
-            linked += self.at - begin
         self._forget()
         return linked
+
+    def _link_some(self, copy: Copy, write: Write, most: int) -> int:
+        """Link the next keys of a large write, which is `begun` as long as some are left; how many they were."""
+        _, first, digest = self.begun if self.begun is not None and self.begun[0] is write else (write, 0, self.digest)
+        last = min(first + most, write.delta)
+        found = copy.digested.get(write.start) if copy.digested else None
+        ahead = found[1] if found is not None and found[0] is write else None
+        digest = digest_of(entries_of(write, first, last) if ahead is None else ahead[first:last], digest)
+        if last < write.delta:
+            self.begun = write, last, digest
+        else:
+            self.begun, self.digest = None, digest
+            if copy.digested:
+                copy.digested.pop(write.start, None)
+        return last - first
 
     def _forget(self) -> None:
         count = 0

@@ -9,7 +9,7 @@ import pytest
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
-from rebalance.chained import DIGEST_EVERY
+from rebalance.chained import DIGEST_EVERY, entries_of
 from rebalance.image import fragment_of
 from tests.rebalance.copies import name_of
 from tests.support.images import image_of
@@ -80,6 +80,39 @@ def test_linked_to_another_history_it_is_linked_anew() -> None:
 def test_what_is_linked_beforehand_is_not_linked_again() -> None:
     replica = told(STORIES["very many"], lambda replica: replica.links.make(replica.fragment(NAME), UP_TO, DIGEST, 5))
     assert replica.links.made == MANY
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["not worked out", "worked out ahead"])
+def test_a_large_write_is_linked_in_pieces(ahead: bool) -> None:
+    """Seed 1703: one of 32,675 keys was linked in a turn that had room for 8,000."""
+    large, made, most = write(UP_TO, keys=MANY), list[int](), MANY // 10
+
+    def link(replica: Replica) -> None:
+        fragment = replica.fragment(NAME)
+        if not fragment.beyond:
+            return
+        if ahead:
+            (written,) = fragment.beyond.values()
+            fragment.note_digested(written, entries_of(written, 0, MANY), None, None)
+        while some := replica.links.make(fragment, UP_TO, DIGEST, most):
+            made.append(some)
+        assert not fragment.digested
+
+    replica = told([large], link)
+    assert sum(made) == MANY == replica.links.made
+    assert max(made) <= most
+    assert replica.fragment(NAME).digest == told([large], lambda _: None).fragment(NAME).digest
+
+
+def test_what_is_linked_of_a_large_write_is_not_linked_again_at_the_end() -> None:
+    stories: list[list[r.Record]] = [
+        [write(UP_TO, keys=MANY)],
+        [r.NoOp(0, 1, [(NAME[0], UP_TO, MANY)]), write(UP_TO + MANY)],
+    ]
+    for story in stories:
+        replica = told(story, lambda replica: replica.links.make(replica.fragment(NAME), UP_TO, DIGEST, MANY // 10))
+        assert replica.links.made == MANY + len(story) - 1
+        assert replica.fragment(NAME).digest == told(story, lambda _: None).fragment(NAME).digest
 
 
 def test_a_copy_that_comes_back_while_it_is_filled_knows_of_which_counter_each_live_row_is() -> None:
