@@ -107,17 +107,14 @@ class Page(Protocol):
     @property
     def rows(self) -> Sequence[tuple[bytes, Entry]]:
         """The rows."""
-        ...
 
     @property
     def next(self) -> bytes | None:
         """Where to go on; None if no row is left."""
-        ...
 
     @property
     def work(self) -> int:
         """Entries looked at."""
-        ...
 
 
 class Glance(Protocol):
@@ -126,17 +123,14 @@ class Glance(Protocol):
     @property
     def found(self) -> Sequence[tuple[bytes, int]]:
         """Each key, with the digest of its row, or 0 for none."""
-        ...
 
     @property
     def next(self) -> bytes | None:
         """Where to go on; None if nothing is left."""
-        ...
 
     @property
     def work(self) -> int:
         """What it was to look."""
-        ...
 
 
 class Above(Protocol):
@@ -159,51 +153,39 @@ class Rows(Protocol):
     @property
     def layers(self) -> Sequence[Above]:
         """What lies above the store, the newest first."""
-        ...
 
     def get(self, name: Fragment, key: bytes, /) -> Entry | None:
         """What a key has."""
-        ...
 
     def page(self, name: Fragment, start: bytes, limit: int, /) -> Page:
         """Some rows from `start` on."""
-        ...
 
     def digests(self, name: Fragment, start: bytes, limit: int, /) -> Glance:
         """The digests of some rows from `start` on (`rebalance.contents`)."""
-        ...
 
     def keys(self, name: Fragment, start: bytes, limit: int, /) -> Glance:
         """Some keys from `start` on, without a look at what they have: each with a 0."""
-        ...
 
     def look_below(self, name: Fragment, most: int, /) -> int:
         """Prepare `count`; how much work it was, above `most` if it cannot be asked yet."""
-        ...
 
     def count(self, name: Fragment, /) -> int | None:
         """How many rows a fragment has, tombstones aside; None if that is not known."""
-        ...
 
     def least(self, name: Fragment, /) -> int:
         """No fewer rows than so many, without a look at any."""
-        ...
 
     def walk(self, name: Fragment, /) -> Callable[[], Walk | None]:
         """Says what to go through to sum up what a fragment contains now; None: that cannot be done."""
-        ...
 
     def walked(self, walk: Walk, /) -> int | None:
         """The digest that a walk has come to; None if a checkpoint has overtaken it."""
-        ...
 
     def changed(self, name: Fragment, /) -> int:
         """How many keys of a fragment were written since the last checkpoint, about: what `walk` would look up."""
-        ...
 
     def prove(self, name: Fragment, /) -> Reading:
         """Begin to read what the store below holds of a fragment."""
-        ...
 
 
 class Copies(Protocol):
@@ -215,38 +197,30 @@ class Copies(Protocol):
     @property
     def fragments(self) -> Mapping[Fragment, FragmentState]:
         """All that it has anything of."""
-        ...
 
     @property
     def tails(self) -> ByFragment[None]:
         """Those of them that may have a tail."""
-        ...
 
     def drop_tail(self, name: Fragment, /) -> None:
         """One was found to have none."""
-        ...
 
     @property
     def store(self) -> Rows:
         """The rows."""
-        ...
 
     @property
     def partitions(self) -> Mapping[int, PartitionState]:
         """Those of which it has anything."""
-        ...
 
     def partition(self, number: int, /) -> PartitionState:
         """What it has of a partition; an empty one, which is nobody's and stays so, if that is nothing."""
-        ...
 
     def unconfirmed(self, fragment: FragmentState, lwm: int, /) -> list[bytes]:
         """Keys of a fragment in doubt of which a transfer up to `lwm` has not told."""
-        ...
 
     def fragment(self, name: Fragment, /) -> FragmentState:
         """What it has of a fragment; the same, if that is nothing."""
-        ...
 
 
 class Fence(Protocol):
@@ -255,22 +229,18 @@ class Fence(Protocol):
     @property
     def fence(self) -> Version:
         """Of the committed map, or of the last one before it that was no light step."""
-        ...
 
     @property
     def frozen(self) -> bool:
         """Whether the map is being left: nothing is replicated or supplied under it any more."""
-        ...
 
     @property
     def serving(self) -> bool:
         """Whether the map lists this life."""
-        ...
 
     @property
     def local(self) -> list[LocalPartition]:
         """What this node is to each partition."""
-        ...
 
 
 class Node(Fence, Protocol):
@@ -283,88 +253,68 @@ class Node(Fence, Protocol):
     @property
     def node(self) -> NodeId:
         """Its name."""
-        ...
 
     @property
     def run(self) -> int:
         """How often it has started."""
-        ...
 
     @property
     def now(self) -> int:
         """Its time, in ns."""
-        ...
 
     @property
     def asked(self) -> int:
         """How many requests of clients it has taken since it started."""
-        ...
 
     def crowded(self) -> bool:
-        """As much lies in memory and in no checkpoint as a transfer may bring there, or the disk has no room: it goes on
-        when a checkpoint has begun, or when there is some."""
-        ...
+        """As much lies in memory, in no checkpoint, as a transfer may bring there, or the disk has no room: it waits."""
 
     @property
     def is_cramped(self) -> bool:
         """The disk has no room: what nobody waits for is not taken."""
-        ...
 
     def is_backlogged(self) -> bool:
         """So much lies there that clients have to wait for the store, where they wait for this node at all."""
-        ...
 
     @property
     def settings(self) -> Settings:
         """What rebalancing is to keep to."""
-        ...
 
     @property
     def topology(self) -> Topology | None:
         """The committed map."""
-        ...
 
     @property
     def replica(self) -> Copies:
         """What it has."""
-        ...
 
     def log(self, record: r.Record) -> None:
         """Fold a record in, and owe it to the log."""
-        ...
 
     def log_unapplied(self, record: r.Record) -> None:
         """Owe a record to the log that does not count yet: it is folded in when it does."""
-        ...
 
     def send(self, to: NodeId, message: CopyMessage) -> None:
         """Say something once this turn's log is durable."""
-        ...
 
     def task(self, task: HistoryTask) -> None:
         """Have something slow done."""
-        ...
 
     def note(self, text: str) -> None:
         """Tell the operator."""
-        ...
 
     def resume(self, go_on: Callable[[], None]) -> None:
         """Do this in what is left of the turn, or in one of the next."""
-        ...
 
     def in_pieces(self, pieces: Iterator[int]) -> None:
         """The same of what comes in pieces, each of which says how much work it was."""
-        ...
 
     def put_off(self, go_on: Callable[[], None]) -> None:
         """The same, for what nobody waits for: a turn does a `LITTLE` of all such."""
-        ...
 
     def works_out(self, writes: Sequence[r.Write], go_on: Callable[[], None], *, again: bool = False) -> bool:
         """Whether some of these writes are so large that they are worked out first, in pieces: then `go_on`. `again`: also
         those that are here, which are undone first."""
-        ...
 
 
 def may_act(node: Fence, version: Version) -> bool:
@@ -392,17 +342,14 @@ class Shipped(Protocol):
     @property
     def partition(self) -> int:
         """Which all of it concerns."""
-        ...
 
     @property
     def epoch(self) -> int:
         """In which it was decided."""
-        ...
 
     @property
     def records(self) -> Sequence[r.Record]:
         """What is shipped."""
-        ...
 
     def counted(self) -> None:
         """It counts: called once, unless `abandoned` is."""
@@ -436,20 +383,15 @@ class Shipping(Protocol):
 
     def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send an operation, already logged here, to the copies of its partition."""
-        ...
 
     def ship_by_size(self, operation: Shipped, local: LocalPartition) -> None:
         """The same; one that writes very many keys goes by itself, in a turn of its own."""
-        ...
 
     def lag(self, node: NodeId, partitions: Container[int]) -> None:
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it too."""
-        ...
 
     def wait_for(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too."""
-        ...
 
     def outstanding(self, node: NodeId, partition: int) -> bool:
         """Whether a MOVING copy has yet to answer something about the partition."""
-        ...

@@ -44,12 +44,7 @@ def _without_one(rows: r.Preload) -> r.Preload:
     return r.Preload(rows.namespace, rows.partition, *columns)
 
 
-@TRANSFERS.fault(
-    "4",
-    harmless="""Contents are compared to find what other rules have failed to prevent: without such a failure there is
-    nothing to find.""",
-    both="rows-lost-and-contents-not-compared",
-)
+@TRANSFERS.fault("4")
 def contents_not_compared(machine: Machine) -> None:
     """A primary vouches for a copy that has reached its counters, whatever it contains."""
     assert machine.node is not None
