@@ -77,6 +77,7 @@ DOING = {
         "duties",
         "preparing",
         "embedded",
+        "links",
         "pulse",
         "server",
         "sockets",

@@ -10,7 +10,7 @@ from engine.data.sizes import batches_of, size_of, work_to_say
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
-from rebalance.ports import MS, WORK_MAX, Shipped
+from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped
 from wal import records as r
 from wal.ids import NodeId
 from wal.probe import probe
@@ -18,12 +18,18 @@ from wal.probe import probe
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
+SECOND = 1_000 * MS
+NEVER_SENT = -(1 << 62)
 SOON = 4
 """What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
 unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
 FEW = 8
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
+SLOW_LINK_BYTES_PER_S = 1 << 20
+TRAVELS_BYTES_MIN, TRAVELS_BYTES_MAX = 1 << 20, 32 << 20
+"""What is large takes its time on a slow link: a batch is not late, nor sent again, before it and what was sent before it
+could have arrived at that rate. Of less than the first nobody notices; more than the second is waited for no longer."""
 
 
 class Batch:
@@ -42,8 +48,11 @@ class Batch:
         "patience",
         "records",
         "said",
+        "sent_at",
         "sequence",
         "since",
+        "size",
+        "travels",
         "waiting",
     )
 
@@ -63,6 +72,20 @@ class Batch:
         self.said = 0  # the newest batch there was when it was sent last; 0: it is to be sent
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
+        self.size = 0  # bytes, once somebody asked
+        self.sent_at = NEVER_SENT  # the last time, over a connection that is still there
+        self.travels = 0  # ns, for which it may be on its way to a copy
+
+    def is_on_its_way(self, core: Core, answered: Mapping[NodeId, int], before: int) -> bool:
+        """Whether it may still arrive: `before` it so many bytes were sent to copies that have not answered either.
+
+        It will not if one of them answered what was sent after it.
+        """
+        if (large := before + self.size) >= TRAVELS_BYTES_MIN:
+            self.travels = max(self.travels, min(large, TRAVELS_BYTES_MAX) * SECOND // SLOW_LINK_BYTES_PER_S)
+        if not self.travels or core.now >= self.sent_at + core.settings.retransmit_ms * MS + self.travels:
+            return False
+        return not any(answered.get(node, 0) > self.said for node in (*self.waiting, *self.lagging))
 
 
 class Again(NamedTuple):
@@ -127,13 +150,41 @@ def pieces_again(
             yield [operation], receivers, dict.fromkeys(acked), False, True, not has_room(work_to_say(operation.records))
 
 
+def late_in(batches: Iterable[Batch], core: Core, answered: Mapping[NodeId, int], *, under_way: int) -> Iterator[Batch]:
+    """Those of these that are to be sent now, oldest first: what a map left to be, too; some in any turn."""
+    began, looked, before = False, False, 0
+    for batch in batches:
+        if batch.said and not batch.size and (core.work < WORK_MAX or not looked):
+            looked, batch.size = True, size_of(batch.records)
+            core.work += len(batch.records) + batch.size // BYTES_OF_WORK
+        if core.now >= batch.due and batch.size and batch.is_on_its_way(core, answered, before):
+            probe("replication.on_its_way")
+            batch.due = core.now + core.settings.retransmit_ms * MS
+        elif core.now >= batch.due and (core.work < WORK_MAX or not (batch.said or began)):
+            began = True
+            core.work += work_to_say(batch.records)
+            batch.patience = patience_of(batch, core, answered, under_way)
+            batch.due = core.now + batch.patience
+            yield batch
+        before += batch.size
+
+
+def forget_sent(batches: Iterable[Batch], node: NodeId) -> None:
+    """What was on its way to a node is not any more."""
+    for batch in batches:
+        if node in batch.waiting or node in batch.lagging:
+            batch.sent_at = NEVER_SENT
+
+
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
     """The copies that are waited for since before `limit`, in batches, oldest first."""
     found: dict[NodeId, None] = {}
     for batch in batches:
         if batch.since > limit:
             break
-        found |= {node: None for node, since in batch.waiting.items() if since <= limit}
+        still = limit - batch.travels
+        if batch.since <= still:
+            found |= {node: None for node, since in batch.waiting.items() if since <= still}
     return list(found)
 
 
@@ -158,7 +209,7 @@ def patience_of(batch: Batch, core: Core, answered: Mapping[NodeId, int], under_
     if any(answered.get(node, 0) > batch.said for node in batch.waiting):
         probe("replication.answered_what_came_later")
         return pause // SOON
-    little = bool(batch.waiting) and under_way <= FEW and size_of(batch.records) <= SMALL_BYTES
+    little = bool(batch.waiting) and under_way <= FEW and batch.size <= SMALL_BYTES
     if little and core.attentive < batch.since + core.settings.suspicion_ms * MS:
         return pause // SOON
     return min(2 * batch.patience, pause if little else PATIENCE_MAX * pause)

@@ -18,10 +18,10 @@ from itertools import chain
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Again, Batch, lags_ms_in, patience_of, pieces_again, regroup, stalled_in
+from engine.data.batches import Again, Batch, forget_sent, lags_ms_in, late_in, pieces_again, regroup, stalled_in
 from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import answers_of, batches_of_one_turn, size_of, work_to_say
+from engine.data.sizes import answers_of, batches_of_one_turn, size_of
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
@@ -163,6 +163,7 @@ class Replication(Rule):
 
     def _say(self, targets: tuple[NodeId, ...], batch: Batch) -> None:
         core, batch.said = self.core, self._sequence
+        batch.sent_at = core.now
         core.send_early(targets, Replicate(core.fence, batch.sequence, batch.records, next(iter(self._batches)), core.era))
 
     def _note_lagging(self, batch: Batch) -> None:
@@ -427,16 +428,16 @@ class Replication(Rule):
 
     def tick(self) -> None:
         """Send again what was not answered, and send what a map left to be; of that some in any turn."""
-        core, began = self.core, False
         self.alarm.off()
-        for batch in [b for b in self._batches.values() if b.waiting or b.lagging]:  # the others are being worked out
-            if core.now >= batch.due and (core.work < WORK_MAX or not (batch.said or began)):
-                began = True
-                core.work += work_to_say(batch.records)
-                batch.patience = patience_of(batch, core, self._answered, len(self._batches))
-                self._say((*batch.waiting, *batch.lagging), batch)
-                batch.due = core.now + batch.patience
+        asked = [b for b in self._batches.values() if b.waiting or b.lagging]  # the others are being worked out
+        for batch in late_in(asked, self.core, self._answered, under_way=len(self._batches)):
+            self._say((*batch.waiting, *batch.lagging), batch)
+        for batch in asked:
             self.alarm.by(batch.due)
+
+    def on_peer_seen(self, node: NodeId) -> None:
+        """A connection was made: what was on its way over another one is not any more."""
+        forget_sent(self._batches.values(), node)
 
     def on(self, sender: NodeId, message: ToReplication) -> None:
         """Everything that is said about replication."""

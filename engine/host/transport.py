@@ -1,20 +1,24 @@
 """Sockets: accepts peers and clients, keeps a connection to every peer, and brings what they say as events.
 
 It decides nothing. A peer connection carries messages one way: each node dials those it wants to speak to and listens to
-those that dial it. Bytes that cannot be sent are dropped beyond a bound (peers send again what was not answered), a client
-that does not read its answers is cut off, and whoever does not speak the protocol is told why and hung up on.
+those that dial it; and it dials each of them twice, because a heartbeat that stood behind a large frame on a slow link
+would come too late for a node that lives. Bytes that cannot be sent are dropped beyond a bound (peers send again what was
+not answered), a client that does not read its answers is cut off, and whoever does not speak the protocol is told why and
+hung up on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import cast, get_args
 
 from engine.errors import ProtocolError
+from engine.host.links import BEAT, PEER, PEERS, Link, seen_of
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
-from engine.messages import Message, kind_of
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.messages import Message, Replicated, kind_of
+from engine.messages.cluster import ToExchange, ToMembership, ToSteps
+from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
 from engine.protocol.requests import Code, Failed, Reply
 from engine.protocol.wire import (
@@ -22,7 +26,6 @@ from engine.protocol.wire import (
     MAGIC,
     PEER_FRAME_BYTES_MAX,
     PROTOCOL,
-    Framed,
     FrameReader,
     Hello,
     decode_hello,
@@ -31,16 +34,13 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
-from engine.turn.events import Asked, ClientSeen, Event, NameTaken, PeerLost, PeerSeen, Received, SessionId
+from engine.turn.events import Asked, ClientSeen, Event, PeerLost, PeerSeen, Received, SessionId
 from engine.turn.settings import Settings
 from wal.ids import NAME, NodeId
 
-PEER_BACKLOG_BYTES_MAX = 128 << 20
 CLIENT_BACKLOG_BYTES_MAX = 128 << 20
-
-PEER = "peer"
-BEAT = "beat"  # a peer whose loop is busy
-PEERS = (PEER, BEAT)
+OF_MEMBERS = (*get_args(ToMembership), *get_args(ToExchange), *get_args(ToSteps))
+"""What nodes say of who is here and of the next map: it does not stand behind what is large, on a slow link."""
 LOOK_SECONDS = 0.5  # so often it is seen whether whoever is connected may still speak under its name
 
 
@@ -98,7 +98,7 @@ class _Incoming(asyncio.Protocol):
             self.reader.limit = PEER_FRAME_BYTES_MAX
             self.peer = hello
             if hello.role == PEER:
-                owner.inbox(_seen(hello), 0)
+                owner.inbox(seen_of(hello), 0)
                 if (link := owner.links.get(hello.address)) is not None:
                     link.hurry()
         else:
@@ -130,154 +130,6 @@ class _Incoming(asyncio.Protocol):
             self.owner.inbox(ClientSeen(self.session), 0)
 
 
-class _Outgoing(asyncio.Protocol):
-    """A connection that we made to a peer, to speak to it."""
-
-    def __init__(self, link: _Link) -> None:
-        self.link = link
-        self.reader = FrameReader()
-        self.socket: asyncio.Transport | None = None
-        self.met: asyncio.Future[None] = link.owner.loop.create_future()  # over when it was answered, or is gone
-        self.ready = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
-        self.socket = transport
-        transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
-        transport.write(frame(self.link.owner.hello(PEER)))
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for payload in self.reader.feed(data):
-                self.link.greeted(self, decode_hello(payload))
-                self._met()
-        except ProtocolError as error:
-            self.link.refused(str(error))
-            if self.socket is not None:
-                self.socket.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._met()
-        self.link.lost(self)
-
-    def _met(self) -> None:
-        if not self.met.done():
-            self.met.set_result(None)
-
-
-class _Link:
-    """The wish to be connected to one address, for as long as it is wanted."""
-
-    def __init__(self, owner: Transport, address: Address) -> None:
-        self.owner = owner
-        self.address = address
-        self.peer: Hello | None = None  # who answered last
-        self.connection: _Outgoing | None = None
-        self._attempts = 0
-        self._complained = ""
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.closed = False
-        self.dial()
-
-    def dial(self) -> None:
-        """Try to connect, unless that is so, or being tried."""
-        if not self.closed and self._task is None and self.connection is None:
-            self._task = self.owner.loop.create_task(self._dial())
-
-    async def _dial(self) -> None:
-        """Connect and be greeted; who takes the connection and says nothing is hung up on, and dialed again."""
-        host, port = split_address(self.address)
-        connection: _Outgoing | None = None
-        try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                _, connection = await self.owner.loop.create_connection(lambda: _Outgoing(self), host, port)
-                await connection.met
-        except (OSError, TimeoutError) as error:
-            self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
-            if connection is None:
-                self._redial()
-        finally:
-            self._task = None
-            if connection is not None and not connection.ready and connection.socket is not None:
-                connection.socket.abort()
-
-    def _redial(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.closed:
-            pause = REDIAL_SECONDS[min(self._attempts, len(REDIAL_SECONDS) - 1)]
-            self._attempts += 1
-            self._timer = self.owner.loop.call_later(pause, self.dial)
-
-    def hurry(self) -> None:
-        """Whoever listens there speaks to this node: a pause before the next attempt is for nothing."""
-        if self._timer is not None and self._task is None and self.connection is None:
-            self._timer.cancel()
-            self.dial()
-
-    def greeted(self, connection: _Outgoing, hello: Hello) -> None:
-        """The peer answered."""
-        assert connection.socket is not None
-        if hello.refused:
-            self.refused(hello.refused)
-            if hello.name_taken:
-                self.owner.inbox(NameTaken(hello.refused), 0)
-            connection.socket.close()
-            return
-        if hello.node == self.owner.identity.node:
-            self.close()  # a seed that is this node itself
-            return
-        if taken := self.owner.taken(hello):
-            self.refused(taken)  # what listens here another time may be the one that the map lists
-            connection.socket.close()
-            return
-        self._attempts, self._complained = 0, ""
-        self.peer, self.connection = hello, connection
-        connection.ready = True
-        self.owner.links_by_node[hello.node] = self
-        self.owner.inbox(_seen(hello), 0)
-
-    def refused(self, reason: str) -> None:
-        """Tell the operator, once per reason."""
-        if reason != self._complained:
-            self._complained = reason
-            self.owner.note(f"{self.address}: {reason}")
-
-    def lost(self, connection: _Outgoing) -> None:
-        """The connection broke: report it, and dial again."""
-        if self.connection is connection:
-            self.connection = None
-            if self.peer is not None:
-                self.owner.lost(self.peer.node)
-        if self.connection is None:
-            self._redial()
-
-    def look(self) -> None:
-        """Hang up on whoever may not speak under its name any more; it is told why when it answers again."""
-        connection = self.connection
-        if connection is not None and connection.socket is not None and self.peer and self.owner.taken(self.peer):
-            connection.socket.close()
-
-    def send(self, data: Framed) -> None:
-        """Write a frame, or drop it: what matters is sent again."""
-        connection = self.connection
-        if connection is None or connection.socket is None or connection.socket.is_closing():
-            return
-        if connection.socket.get_write_buffer_size() < PEER_BACKLOG_BYTES_MAX:
-            connection.socket.writelines(data)
-
-    def close(self) -> None:
-        """Do not want it any more."""
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        if self.connection is not None and self.connection.socket is not None:
-            self.connection.socket.close()
-
-
 class Transport:
     """All connections of one node. `inbox` takes each event as it comes."""
 
@@ -301,8 +153,10 @@ class Transport:
         self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
         self.sessions: dict[SessionId, _Incoming] = {}
-        self.links: dict[Address, _Link] = {}
-        self.links_by_node: dict[NodeId, _Link] = {}
+        self.links: dict[Address, Link] = {}
+        self.links_by_node: dict[NodeId, Link] = {}
+        self.beats: dict[Address, Link] = {}
+        self.beats_by_node: dict[NodeId, Link] = {}
         self.crowd = crowd_of(files_max())
         self._last_session = 0
         self.complain = Complaints(loop, note)
@@ -365,7 +219,8 @@ class Transport:
     def connect(self, address: Address) -> None:
         """Keep a connection to an address."""
         if address and address != self.identity.address and address not in self.links:
-            self.links[address] = _Link(self, address)
+            self.links[address] = Link(self, address, PEER)
+            self.beats[address] = Link(self, address, BEAT)
 
     def lost(self, node: NodeId) -> None:
         """A connection to a peer broke; if another life of it is connected, that one is spoken to."""
@@ -376,7 +231,7 @@ class Transport:
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        for look in [c.look for c in self.links.values()] + [c.look for c in self.incoming]:
+        for look in [c.look for some in (self.links.values(), self.beats.values(), self.incoming) for c in some]:
             look()
 
     def address_of(self, node: NodeId) -> Address:
@@ -386,11 +241,11 @@ class Transport:
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""
-        by_targets: dict[tuple[NodeId, ...], list[Message]] = {}
+        by_targets: dict[tuple[tuple[NodeId, ...], bool], list[Message]] = {}
         for targets, message in sends:
-            by_targets.setdefault(targets, []).append(message)
-        for targets, messages in by_targets.items():
-            links = [link for t in targets if (link := self.links_by_node.get(t)) is not None]
+            by_targets.setdefault((targets, self._is_prompt(targets, message)), []).append(message)
+        for (targets, prompt), messages in by_targets.items():
+            links = [link for t in targets if (link := self._link_to(t, prompt=prompt)) is not None]
             if not links:
                 continue
             ready, too_large = frames(messages, PEER_FRAME_BYTES_MAX)
@@ -400,6 +255,17 @@ class Transport:
             if too_large:
                 told = ", ".join(dict.fromkeys(kind_of(message) for message in too_large))
                 self.note(f"{told} for {', '.join(targets)}: more than {PEER_FRAME_BYTES_MAX} bytes at once, not sent")
+
+    def _is_prompt(self, targets: tuple[NodeId, ...], message: Message) -> bool:
+        """Whether something goes by the connection on which nothing is large."""
+        if type(message) is Replicated:  # nearly always there is nothing in front of it, and one connection costs less
+            return any((link := self.links_by_node.get(t)) is not None and link.is_behind for t in targets)
+        return isinstance(message, OF_MEMBERS)
+
+    def _link_to(self, node: NodeId, *, prompt: bool) -> Link | None:
+        if prompt and (link := self.beats_by_node.get(node)) is not None and link.connection is not None:
+            return link
+        return self.links_by_node.get(node)
 
     def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
         """Answer clients."""
@@ -425,7 +291,7 @@ class Transport:
         """Hang up on everyone; who dials from now on is told that the node ends."""
         self.ends = True
         self._timer.cancel()
-        for link in self.links.values():
+        for link in (*self.links.values(), *self.beats.values()):
             link.close()
         for connection in list(self.incoming):
             if connection.socket is not None:
@@ -437,8 +303,3 @@ class Transport:
         if self._server is not None:
             self._server.close()
         await self.hang_up()
-
-
-def _seen(hello: Hello) -> PeerSeen:
-    life = hello.node, hello.allocation, hello.incarnation
-    return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits)

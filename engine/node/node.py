@@ -225,6 +225,7 @@ class Node(Machines):
                     self.coordinator.staging.on_client_gone(event.session)
             case PeerSeen():
                 self.membership.on_peer_seen(event)
+                self.replication.on_peer_seen(event.node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Self
 
 from engine.errors import ProtocolError
+from engine.host.links import PEERS
 from engine.protocol.wire import HELLO_BYTES_MAX, decode_hello
 
 Pair = tuple[str, str]
@@ -25,11 +27,13 @@ GREETING_SECONDS = 10.0
 
 
 class Ways:
-    """What is cut and what is slow, by (who sends, who is sent to)."""
+    """What is cut, what is slow and what is narrow, by (who sends, who is sent to)."""
 
     def __init__(self) -> None:
         self._cut: dict[Pair, None] = {}
         self._slow: dict[Pair, float] = {}
+        self._rates: dict[Pair, float] = {}  # bytes a second, of all connections together
+        self._taken: dict[Pair, float] = {}  # until when what has gone on its way takes the link
         self.passed = 0  # bytes
         self.held = 0  # pieces that had to wait
 
@@ -41,13 +45,22 @@ class Ways:
         """What passes in these directions takes so long."""
         self._slow |= dict.fromkeys(pairs, seconds)
 
+    def narrow(self, pairs: Iterable[Pair], rate: float) -> None:
+        """So many bytes a second pass in these directions."""
+        self._rates |= dict.fromkeys(pairs, rate)
+
     def heal(self) -> None:
         """Everything passes."""
         self._cut = {}
         self._slow = {}
+        self._rates = {}
 
-    async def passes(self, pair: Pair) -> None:
-        """Wait until something may go on its way."""
+    async def passes(self, pair: Pair, size: int = 0) -> None:
+        """Wait until so many bytes may go on their way."""
+        rate, now = self._rates.get(pair), time.monotonic()
+        if rate is not None and size:
+            self._taken[pair] = max(now, self._taken.get(pair, now)) + size / rate
+            await asyncio.sleep(self._taken[pair] - now)
         seconds = self._slow.get(pair)
         if seconds is not None:
             await asyncio.sleep(seconds)
@@ -121,7 +134,7 @@ class Proxies:
     async def _pump(self, pair: Pair, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(PIECE_BYTES):
-                await self.ways.passes(pair)
+                await self.ways.passes(pair, len(data))
                 self.ways.passed += len(data)
                 writer.write(data)
                 await writer.drain()
@@ -145,4 +158,4 @@ async def _greeting(reader: asyncio.StreamReader) -> tuple[bytes, str]:
         raise ProtocolError(f"a greeting of {length} bytes: expected at most {HELLO_BYTES_MAX}")
     payload = await reader.readexactly(length)
     hello = decode_hello(payload)
-    return header + payload, hello.node if hello.role == "peer" else ""
+    return header + payload, hello.node if hello.role in PEERS else ""

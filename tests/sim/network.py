@@ -1,5 +1,5 @@
-"""The ways between nodes: they lose, double, delay and reorder, break in one direction, clog, and hold what a story wants
-held.
+"""The ways between nodes: they lose, double, delay and reorder, break in one direction, clog, are narrow, and hold what a
+story wants held.
 
 A node speaks to another over a connection that it made to it. A connection belongs to two processes: what was sent to a
 process that has died is never delivered to the next one, which is what TCP gives us, and all that the engine may rely on.
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.messages import Message
+from engine.host.transport import OF_MEMBERS
+from engine.messages import Message, Replicated
 from engine.protocol.addresses import REDIAL_SECONDS
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
@@ -57,7 +58,7 @@ class Weather:
 class Link:
     """The connection that `src` made, or wants to make, to speak to `dst`."""
 
-    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src")
+    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src", "taken")
 
     def __init__(self, src: Machine, dst: Machine) -> None:
         self.src = src
@@ -65,6 +66,7 @@ class Link:
         self.boots: tuple[int, int] | None = None  # the two processes that it connects
         self.dialing = False
         self.attempts = 0
+        self.taken = 0  # until when what was sent takes it, if it is narrow
         self.last = 0  # when the last message arrives, for weather that keeps the order
 
 
@@ -112,6 +114,7 @@ class Network:
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
         self._clogged: dict[Pair, int] = {}
+        self._rates: dict[Pair, int] = {}
         self._lives: dict[tuple[Side, int], tuple[str, int]] = {}  # a process -> its disk and its incarnation
         self._draw = world.draws.of("network")
 
@@ -151,6 +154,11 @@ class Network:
         """What is sent in these directions arrives at `until` and not before."""
         for pair in pairs:
             self._clogged[pair] = until
+
+    def narrow(self, pairs: Iterable[Pair], rate: int) -> None:
+        """So many bytes a second pass in these directions, one message after the other; but for what goes by the connection
+        on which nothing is large, as nodes with sockets have it."""
+        self._rates |= dict.fromkeys(pairs, rate)
 
     def reset(self, pair: Pair) -> None:
         """A connection breaks, and the one who made it notices."""
@@ -239,12 +247,18 @@ class Network:
                 or not self.passes(src.name, target)
             ):
                 self._lose(src.name, target, data)
-            elif not self.rules or not self.catches(
-                src.name, target, message, data, partial(self._post, link, link.boots, data)
+                continue
+            narrow = bool(self._rates) and (src.name, target) in self._rates and not self._is_prompt(message)
+            if not self.rules or not self.catches(
+                src.name, target, message, data, partial(self._post, link, link.boots, data, narrow)
             ):
-                self._post(link, link.boots, data)
+                self._post(link, link.boots, data, narrow)
 
-    def _post(self, link: Link, boots: tuple[int, int], data: bytes) -> None:
+    def _is_prompt(self, message: Message) -> bool:
+        """Whether it does not stand behind what is large."""
+        return isinstance(message, (*OF_MEMBERS, Replicated))
+
+    def _post(self, link: Link, boots: tuple[int, int], data: bytes, narrow: bool) -> None:
         weather, draw, now = self.weather, self._draw, self.world.now
         if weather.loss and draw.random() < weather.loss:
             self._lose(link.src.name, link.dst.name, data)
@@ -259,7 +273,12 @@ class Network:
                 at += draw.randrange(weather.spike_delay)
             if self._clogged:
                 at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
-            if not weather.reorder:
+            if narrow:
+                link.taken = max(now, link.taken) + len(data) * 1_000 * MS // self._rates[link.src.name, link.dst.name]
+                at = max(at, link.taken)
+            elif self._rates and (link.src.name, link.dst.name) in self._rates:
+                pass  # by a connection of its own
+            elif not weather.reorder:
                 if at < link.last:
                     at = link.last
                 link.last = at

@@ -6,14 +6,18 @@ import asyncio
 
 import pytest
 
-from engine.host import transport as transport_module
-from engine.turn.events import Event, PeerSeen
-from tests.engine.host.test_pulse import transport_of, until
+from engine.host import links as links_module
+from engine.host.links import PEER
+from engine.messages import Heartbeat, Replicate, Replicated
+from engine.turn.events import Event, PeerSeen, Received
+from tests.engine.host.test_pulse import SAID, transport_of, until
 from tests.support.hosts import Host
+from wal.ids import NO_VERSION
+from wal.records import Update, Write
 
 
 def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(links_module, "HELLO_SECONDS", 0.05)
 
     async def story() -> None:
         silent, events, told = Host(greets=False), list[Event](), list[str]()
@@ -38,7 +42,7 @@ def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_peer_that_speaks_is_dialed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_module, "REDIAL_SECONDS", (3_600.0,))
+    monkeypatch.setattr(links_module, "REDIAL_SECONDS", (3_600.0,))
 
     async def story() -> None:
         events, told = list[Event](), list[str]()
@@ -66,7 +70,7 @@ def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
         server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
         transport = transport_of("n1", [])
         transport.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        await until(lambda: silent.here == 1)
+        await until(lambda: silent.here == 2)
         await transport.close()
         await until(lambda: silent.here == 0)
         server.close()
@@ -81,5 +85,33 @@ def test_a_node_that_dials_itself_hangs_up() -> None:
         transport.connect(address)
         await until(lambda: transport.links[address].closed and not transport.incoming)
         await transport.close()
+
+    asyncio.run(story())
+
+
+def test_heartbeats_and_answers_pass_what_is_large_and_stands_still() -> None:
+    async def story() -> None:
+        heard, told = list[Event](), list[Event]()
+        first, second = transport_of("n1", told), transport_of("n2", heard)
+        address = await second.listen("127.0.0.1:0")
+        first.connect(address)
+        await until(lambda: "n2" in first.links_by_node and "n2" in first.beats_by_node)
+        await until(lambda: sum(c.peer is not None for c in second.incoming) == 2)
+        assert [type(event) for event in (*told, *heard)] == [PeerSeen, PeerSeen], "each is seen once, whatever connects"
+        slow = next(c.socket for c in second.incoming if c.peer is not None and c.peer.role == PEER)
+        assert slow is not None
+        slow.pause_reading()
+        heard.clear()
+        large = Replicate(NO_VERSION, 1, [Update([Write("a", 0, 1, 0, [b"k"], [bytes(16 << 20)])])])
+        first.send([(("n2",), large)])
+        first.send([(("n2",), SAID), (("n2",), Replicated(NO_VERSION, [7], 1))])
+        await until(lambda: len(heard) >= 2)
+        assert [type(event.message) for event in heard if isinstance(event, Received)] == [Heartbeat, Replicated]
+        slow.resume_reading()
+        await until(lambda: len(heard) == 3)
+        assert isinstance(heard[-1], Received)
+        assert isinstance(heard[-1].message, Replicate)
+        await first.close()
+        await second.close()
 
     asyncio.run(story())

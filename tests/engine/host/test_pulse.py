@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from engine.host.links import BEAT
 from engine.host.pulse import Pulse
-from engine.host.transport import BEAT, Transport
+from engine.host.transport import Transport
 from engine.messages import Heartbeat, Life
 from engine.turn.events import Event, PeerSeen, Received
 from engine.turn.settings import Settings

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from engine.errors import ProtocolError
+from engine.host import links as links_module
 from engine.host import transport as transport_module
-from engine.host.transport import Transport, _Link
-from engine.messages import Replicated
+from engine.host.links import PEERS, Link
+from engine.host.transport import Transport
+from engine.messages import Leave, Message, Replicated
 from engine.protocol.requests import Done, Failed, GetStatus, Put, Reply
 from engine.protocol.wire import MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 from engine.turn.events import Asked, ClientSeen, Event, PeerSeen, Received
@@ -39,6 +41,7 @@ class Host:
         self.loop = loop
         self.name = name
         self.heard: dict[str, list[int]] = {other: [] for other in NAMES}  # numbers that peers said
+        self.reminded: dict[str, list[int]] = {other: [] for other in NAMES}  # the same, over their second connections
         self.said: dict[str, int] = dict.fromkeys(NAMES, 0)
         self.sessions: dict[int, list[int]] = {}  # requests of clients that are connected
         self.gone: dict[int, None] = {}
@@ -62,10 +65,7 @@ class Host:
         match event:
             case Received(sender, allocation, incarnation, message):
                 assert (allocation, incarnation) == (f"{sender}-disk", 1)
-                assert isinstance(message, Replicated)
-                assert message.sequences[1:] == [message.sequences[0]] * message.durable_lsn, "it is what was said"
-                assert not self.heard[sender] or message.sequences[0] > self.heard[sender][-1], "once, and in order"
-                self.heard[sender].append(message.sequences[0])
+                self._take(sender, message)
             case ClientSeen(session, label, address) if address:
                 self.met[label] = None
                 assert session not in self.sessions
@@ -83,11 +83,22 @@ class Host:
             case _:
                 pass
 
+    def _take(self, sender: str, message: Message) -> None:
+        """What a peer says over one connection comes once, and in order; what it says over both may come in any order."""
+        if isinstance(message, Leave):
+            heard, number = self.reminded[sender], message.incarnation
+        else:
+            assert isinstance(message, Replicated)
+            assert message.sequences[1:] == [message.sequences[0]] * message.durable_lsn, "it is what was said"
+            heard, number = self.heard[sender], message.sequences[0]
+        assert not heard or number > heard[-1], "once, and in order"
+        heard.append(number)
+
     def say(self, to: str, size: int) -> None:
-        """Something with a number, to a peer."""
+        """Something with a number, to a peer; and its number over the second connection, as nodes send heartbeats there."""
         self.said[to] += 1
         message = Replicated(NO_VERSION, [self.said[to]] * (size + 1), size)
-        self.transport.send([((to,), message)])
+        self.transport.send([((to,), message), ((to,), Leave(self.name, self.said[to]))])
 
     def meet(self, *others: str) -> None:
         """Be connected to them."""
@@ -264,29 +275,30 @@ class Story:
         for host in self.hosts.values():
             for other in NAMES:
                 if other != host.name:
-                    assert self.hosts[other].heard[host.name][-1:] == [host.said[other]], f"{host.name} to {other}"
+                    for heard in (self.hosts[other].heard, self.hosts[other].reminded):
+                        assert heard[host.name][-1:] == [host.said[other]], f"{host.name} to {other}"
 
     def _look(self) -> None:
-        """Each node is connected to each other by one connection each way, and nothing else is left."""
+        """Each node is connected to each other by two connections each way, and nothing else is left."""
         refused = [caller.label for caller in self.callers if caller.hello is not None and caller.hello.refused]
         for host in self.hosts.values():
             assert not [label for label in refused if label in host.met], "who is refused is not heard"
         for host in self.hosts.values():
             assert host.sessions == {} == host.transport.sessions, "clients that are gone"
-            peers = sorted(c.peer.node for c in host.transport.incoming if c.peer is not None)
-            assert peers == [other for other in NAMES if other != host.name], f"{host.name} hears {peers}"
+            peers = sorted((c.peer.node, c.peer.role) for c in host.transport.incoming if c.peer is not None)
+            assert peers == [(n, role) for n in NAMES if n != host.name for role in sorted(PEERS)], str(peers)
             links = sorted(node for node, link in host.transport.links_by_node.items() if link.connection is not None)
-            assert links == peers, f"{host.name} speaks to {links}"
+            assert links == [n for n in NAMES if n != host.name], f"{host.name} speaks to {links}"
         most = max(end.most for end in self.answered)
         assert most <= BACKLOG + ANSWER, f"{most} bytes waited for who does not read them"
-        assert len(self.loop.ends) == 2 * len(NAMES) * (len(NAMES) - 1), "connections that nobody uses"
+        assert len(self.loop.ends) == 4 * len(NAMES) * (len(NAMES) - 1), "connections that nobody uses"
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Backlogs that a story can fill."""
     monkeypatch.setattr(transport_module, "CLIENT_BACKLOG_BYTES_MAX", BACKLOG)
-    monkeypatch.setattr(transport_module, "PEER_BACKLOG_BYTES_MAX", BACKLOG)
+    monkeypatch.setattr(links_module, "PEER_BACKLOG_BYTES_MAX", BACKLOG)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -345,31 +357,31 @@ def _takes_half_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _never_dials_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who breaks off is not dialed any more."""
-    monkeypatch.setattr(_Link, "lost", lambda link, _: setattr(link, "connection", None))
+    monkeypatch.setattr(Link, "lost", lambda link, _: setattr(link, "connection", None))
 
 
 def _dials_whoever_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection that ends, and each attempt that is over, has another one made, also where one is in use."""
-    dial, lost = _Link.dial, _Link.lost
+    dial, lost = Link.dial, Link.lost
 
-    def dialed(link: _Link) -> None:
+    def dialed(link: Link) -> None:
         used, link.connection = link.connection, None
         dial(link)
         link.connection = used
 
-    def lose(link: _Link, connection: Any) -> None:
+    def lose(link: Link, connection: Any) -> None:
         used = link.connection
         lost(link, connection)
         if used is not None and used is not connection:
             link._redial()
 
-    def redial(link: _Link) -> None:
+    def redial(link: Link) -> None:
         link._attempts += 1
         link.owner.loop.call_later(1, link.dial)
 
-    monkeypatch.setattr(_Link, "dial", dialed)
-    monkeypatch.setattr(_Link, "lost", lose)
-    monkeypatch.setattr(_Link, "_redial", redial)
+    monkeypatch.setattr(Link, "dial", dialed)
+    monkeypatch.setattr(Link, "lost", lose)
+    monkeypatch.setattr(Link, "_redial", redial)
 
 
 def _keeps_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from engine.cluster import rescue
+from engine.data import batches
 from engine.messages import CopyReport, ResetLost
 from engine.node import machines
 from rebalance import aside, plan, steps
@@ -201,3 +202,15 @@ def who_has_gone_is_waited_for(machine: Machine) -> None:
     """What waits for the answer of a node that a step lets go goes on to, although that node is not there any more."""
     assert machine.node is not None
     during(machine, machine.node.exchange, "_switch", machines, "all_stay", lambda *_: True)
+
+
+@MEMBERSHIP.fault("10")
+def heartbeats_stand_behind_what_is_large(machine: Machine) -> None:
+    """Nodes have one connection to each other for all that they say, so that a large write over a slow link is silence."""
+    replace(machine.world.network, "_is_prompt", lambda _: False)
+
+
+@MEMBERSHIP.fault("10")
+def what_is_large_is_late_as_soon_as_what_is_small(machine: Machine) -> None:
+    """A copy that gets a large write over a slow link is set aside for it, and is sent the write again while it does."""
+    during(machine, machine.node, "turn", batches, "TRAVELS_BYTES_MIN", 1 << 60)

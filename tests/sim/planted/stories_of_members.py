@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from engine.client.calls import PutCall
-from engine.messages import Replicate, Supply
+from engine.data.sizes import size_of
+from engine.messages import Message, Replicate, Supply
 from rebalance.going import going
 from tests.conversations.in_turn import in_turn
 from tests.sim.draws import Draws
 from tests.sim.namesakes import Namesake
 from tests.sim.network import MS, Rule
+from tests.sim.observer import Observer
 from tests.sim.oracles import compare_copies
 from tests.sim.oracles.equality import CONTENTS_EVERY
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, REST_NS, SETTINGS, Stage, Stories, key, told
@@ -22,6 +24,8 @@ from tests.sim.world import SECOND, Plant, World
 from wal import records as r
 from wal.ids import DECISIONS, NodeId
 
+LINK_BYTES_PER_S = 1 << 20
+LARGE_BYTES = 3 << 20
 MEMBERS = Stories()
 story = MEMBERS.story
 
@@ -599,3 +603,35 @@ def _suspects(stage: Stage, name: NodeId) -> Mapping[bytes, int]:
     node = stage[name].node
     assert node is not None
     return node.core.replica.fragment((NAMESPACE, 0)).suspects
+
+
+class _Large(Observer):
+    """How many large batches came to a copy."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """Count."""
+        self.count += isinstance(message, Replicate) and size_of(message.records) >= LARGE_BYTES
+
+
+@story
+def large_values_go_over_links_of_one_megabyte(plant: Plant | None) -> None:
+    """What n1 and n2 write takes each link for longer than it takes to be suspected, in both directions at once."""
+    with Stage(plant) as stage:
+        stage.put(key(0), b"1")
+        names = [f"n{number}" for number in range(1, 4)]
+        stage.world.network.narrow([(a, b) for a in names for b in names if a != b], LINK_BYTES_PER_S)
+        said, before = _Large(), stage.world.newest()
+        stage.world.watch([said])
+        puts = [stage.begin_put(key(partition), bytes(LARGE_BYTES)) for partition in (0, 1)]
+        stage.wait(500)
+        puts.append(stage.begin_put(key(0, 1), b"behind it"))
+        stage.wait(6_000)
+        stage.must(all(map(told, puts)), "what is written is acknowledged as soon as it can have come to all copies")
+        after = stage.world.newest()
+        same = before is not None and after is not None and before.version == after.version
+        stage.must(same, "nobody is left out, or set aside, whose link is busy")
+        stage.must(said.count == 4, f"what is on its way is not sent once more: {said.count} came of 4")
+        stage.curtain()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.data import replication
+from engine.data import batches
 from engine.data.batches import PATIENCE_MAX, Batch
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
@@ -276,7 +276,7 @@ def what_is_lost_is_said_again_late(machine: Machine) -> None:
     def later(batch: Batch, *_: object) -> int:
         return min(2 * batch.patience, longest)
 
-    during(machine, machine.node.replication, "tick", replication, "patience_of", later)
+    during(machine, machine.node.replication, "tick", batches, "patience_of", later)
 
 
 @TRANSFERS.fault("4, 7")
