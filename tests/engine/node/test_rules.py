@@ -83,12 +83,12 @@ BY_THE_CLOCK = {
     "Demander.tick": "how long a supplier was silent, which ends a session and asks nothing again",
     "Formation.tick": "an order of an operator is given up",
     "Membership.tick": "a heart beats, whether or not anybody answers",
-    "Replication.tick": "a patience of its own: large batches said again too soon leave no room for anything else",
     "Sessions.tick": "answers grow old",
 }
 """What a rule that is woken asks of the clock itself instead of its alarm, and why."""
 
 SAID_AGAIN_OTHERWISE = {
+    "Batch.is_on_its_way": "a patience of its own: large batches said again too soon leave no room for anything else",
     "Settling.go_on": "a heap, half as often each time: thousands of partitions may wait for the next map",
     "Vouching._compare": "nobody waits for it by time: it is asked anew when the copy says again that it has settled",
     "Demander._end": "a primary that has nothing to give yet is left alone for so long",
