@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from engine import errors
@@ -37,6 +39,7 @@ V = TypeVar("V")
 
 Setting = str | int | bool
 
+_node: ModuleType | None = None
 
 __all__ = ["Concurrency", "Database", "Isolation", "Level", "Mode", "Namespace", "Transaction", "connect", "open"]
 __all__ += ["Snapshot", "SnapshotNamespace", "TransactionNamespace"]
@@ -320,9 +323,23 @@ async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001
     return await open_embedded(path, settings)
 
 
+async def _import_node() -> None:
+    """The node is 175 modules, read when the first one is opened: in a thread, so that the caller's loop goes on."""
+    global _node  # noqa: PLW0603  # what it says is of the process
+    if _node is None:
+        thread = ThreadPoolExecutor(1, "foreshore-import")
+        try:
+            _node = await asyncio.get_running_loop().run_in_executor(
+                thread, importlib.import_module, "engine.host.embedded"
+            )
+        finally:
+            thread.shutdown(wait=False)
+
+
 async def open_embedded(path: str | Path, settings: dict[str, Any], **how: Any) -> Database:
     """`open`, where `how` may say on which disk the log is: for those who try out what happens when one fails."""
     try:
+        await _import_node()
         from engine.host.embedded import ADDRESS, open_node  # noqa: PLC0415  # a remote client needs neither LMDB nor the node
     except ModuleNotFoundError as error:
         raise errors.UsageError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -222,3 +224,30 @@ def test_what_was_left_in_a_directory_that_is_gone_is_in_nobodys_way(tmp_path: P
     shutil.rmtree(tmp_path / "data")
     with engine.open(tmp_path / "data") as again:
         assert len(again.namespace("accounts")) == 0
+
+
+def test_the_first_open_of_a_process_reads_the_node_in_a_thread_and_not_on_its_callers_loop(tmp_path: Path) -> None:
+    script = """
+import asyncio, sys, threading
+import engine.aio
+
+class Watch:
+    threads = []
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("engine.node", "engine.host", "lmdb")):
+            self.threads.append(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Watch())
+
+async def main():
+    databases = await asyncio.gather(*(engine.aio.open(path) for path in sys.argv[1:]))
+    for database in databases:
+        await database.namespace("accounts", codec="str").put("ann", "1")
+        await database.close()
+    print(len(Watch.threads) > 10, any(Watch.threads))
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "a"), str(tmp_path / "b")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
+    assert told.stdout.split() == ["True", "False"], "at least ten modules, and none by the thread that runs the loop"
