@@ -173,7 +173,8 @@ class Database(OfThisProcess, Access, WithNamespaces):
     def namespace(
         self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
     ) -> Namespace[Any, Any]:
-        """A named map; it exists as soon as it is written to. `backups`, if given, must be what it has."""
+        """A named map; it exists as soon as it is written to. `codec`: `bytes` (if none is said), `str`, `json`, `msgpack`,
+        a type such as `int` or a dataclass, or `engine.by_tuple(...)`; it is kept. `backups`, if any: what it must have."""
         check_name_of(name)
         topology = self.session.router.topology
         if backups is not None and topology is not None:
@@ -315,10 +316,10 @@ async def connect(
 
 
 async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
-    """Open an embedded node: a cluster of one, in this process, without a port.
+    """Open an embedded node: a cluster of one, in this process, without a port. A directory that is not there is made.
 
-    `settings` are those of `engine.turn.settings.Settings`; a new directory has 16 partitions unless they say
-    otherwise. Raises UsageError, CorruptionError and DiskFull.
+    `settings` are those that `foreshore node config` prints, such as `partitions=64` (for good; a new directory has 16)
+    or `durability="LOG_ONLY"`. Raises UsageError (also where another process has it open), CorruptionError and DiskFull.
     """
     return await open_embedded(path, settings)
 

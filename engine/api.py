@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from engine import aio, errors
 from engine.aio import Setting
@@ -137,16 +137,6 @@ class Namespace(OfThisProcess, SingleKeys[K, V]):
             if value is not _MISSING:
                 return first[0], cast("V", value)
         raise KeyError(f"namespace {self.name} is empty")
-
-    if not TYPE_CHECKING:  # its type is that of `MutableMapping`, which says it in two overloads
-
-        def setdefault(self, key, default=None, /):
-            """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
-            while not self.put_if_absent(key, default):
-                value = self.get(key, _MISSING)
-                if value is not _MISSING:
-                    return value
-            return default
 
     def clear(self) -> None:
         """Delete all keys there are, page by page."""
@@ -305,7 +295,8 @@ class Database(OfThisProcess, BlockingNamespaces):
     def namespace(
         self, name: str, *, codec: CodecName | Codec[Any, Any] | type[Any] | None = None, backups: int | None = None
     ) -> Namespace[Any, Any]:
-        """A named map; it exists as soon as it is written to. `backups` must be what the cluster keeps."""
+        """A named map; it exists as soon as it is written to. `codec`: `bytes` (if none is said), `str`, `json`, `msgpack`,
+        a type such as `int` or a dataclass, or `engine.by_tuple(...)`; it is kept. `backups`, if any: what it must have."""
         return Namespace(self, self._native.namespace(name, codec=codec, backups=backups))
 
     def transaction(
@@ -395,7 +386,8 @@ def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: st
     """Connect to a cluster by the `host:port` of some of its nodes, in one text with commas or one by one.
 
     `timeout` (seconds) bounds every call that says nothing else. Stale reads prefer copies of nodes in `domain`.
-    What this client writes is on record under `client_name` and its address.
+    What this client writes is on record under `client_name` and its address. Raises Unavailable if no node answers within
+    `timeout`, saying what each refused, and UsageError.
     """
     as_it_is = isinstance(addresses, str | bytes | bytearray) or not isinstance(addresses, Iterable)
     given = addresses if as_it_is else list(addresses)
@@ -403,7 +395,11 @@ def connect(addresses: str | Iterable[str], *, timeout: float = 10.0, domain: st
 
 
 def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
-    """Open an embedded node: a cluster of one, in this process, without a port."""
+    """Open an embedded node: a cluster of one, in this process, without a port. A directory that is not there is made.
+
+    `settings` are those that `foreshore node config` prints, such as `partitions=64` (for good; a new directory has 16)
+    or `durability="LOG_ONLY"`. Raises UsageError (also where another process has it open), CorruptionError and DiskFull.
+    """
     return _start(lambda: aio.open(path, **settings))
 
 

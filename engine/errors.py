@@ -11,7 +11,11 @@ from typing import Literal, NamedTuple
 
 
 class Error(Exception):
-    """Anything that the engine refuses or cannot do."""
+    """Anything that the engine refuses or cannot do; the message says what was expected, what was found, and what to do.
+
+    `retryable`: nothing of it happened, and the same may succeed later. `maybe_committed`: it may have happened; do not do
+    it again without asking. `tx_id`: whom `db.transaction_status` is to be asked about, or None.
+    """
 
     retryable = False
     maybe_committed = False

@@ -158,7 +158,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     def delete(self, key: K, *, if_version: Version) -> bool: ...
 
     def delete(self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None) -> bool | None:
-        """Delete a key when the transaction commits, blindly; or if it has this value or version, and whether it had."""
+        """Delete a key when the transaction commits, and do not ask whether it exists: so None, and not a bool as outside
+        (`get_and_delete` tells). `if_value`, `if_version`: only if it has this value or version; whether it had."""
         done: bool | None = self._run(self._native.delete(key, if_value=if_value, if_version=if_version))  # type: ignore[call-overload]  # it says which
         return done
 

@@ -128,7 +128,8 @@ class TransactionNamespace(OfThisProcess, Generic[K, V]):
     async def delete(self, key: K, *, if_version: Version) -> bool: ...
 
     async def delete(self, key: K, *, if_value: V | object = MISSING, if_version: Version | None = None) -> bool | None:
-        """Delete a key when the transaction commits, blindly; or if it has this value or version, and whether it had."""
+        """Delete a key when the transaction commits, and do not ask whether it exists: so None, and not a bool as outside
+        (`get_and_delete` tells). `if_value`, `if_version`: only if it has this value or version; whether it had."""
         encoded = key_of(self, key)
         if if_value is MISSING and if_version is None:
             await self._put_many({encoded: None})

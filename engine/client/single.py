@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from engine.client.blocking import Rows
 from engine.client.operations import MISSING, Entry, Version
@@ -51,6 +51,16 @@ class SingleKeys(Rows[K, V]):
         """When a key expires, in seconds since 1970 (as `time.time` counts, by the clock of its primary); None: it stays,
         or there is none."""
         return self._run(self._native.expires_at(key, timeout=timeout))
+
+    if not TYPE_CHECKING:  # its type is that of `MutableMapping`, which says it in two overloads
+
+        def setdefault(self, key, default=None, /):
+            """The value of a key, which is set to `default` first if it has none; of several callers, one sets it."""
+            while not self.put_if_absent(key, default):
+                value = self.get(key, MISSING)
+                if value is not MISSING:
+                    return value
+            return default
 
     def persist(self, key: K, *, timeout: float | None = None) -> bool:
         """A key that has a value keeps it for good: it does not expire any more; whether there is one."""

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from engine import errors
 from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, open_data_directory
 from engine.host.driver import Driver
 from engine.node.node import Node
+from engine.protocol.addresses import addresses_of
 from engine.protocol.requests import Admin, Reply
 from engine.protocol.sizes import weight_of
 from engine.state.identity import directory_of
@@ -162,10 +164,21 @@ def _give_back(opening: Future[DataDirectory]) -> None:
         opening.result().close()
 
 
+def _check_no_address(path: object, place: Path) -> None:
+    """Raise UsageError for the address of a node: somebody has called `open` for `connect`."""
+    with suppress(ValueError):
+        if isinstance(path, str) and addresses_of(path) and not place.exists():
+            raise errors.UsageError(
+                f"{path!r} is an address, and no directory of that name is here: `connect` reaches a cluster, and `open` "
+                f"makes a directory, such as './{path}'"
+            )
+
+
 async def open_node(path: object, options: Mapping[str, Any], *, disk: MakeDisk = DirectoryDisk) -> Embedded:
     """Open a directory as a cluster of one, not begun yet. `disk` holds the log."""
     settings = settings_of(options, ALONE)
     place = directory_of(path)
+    _check_no_address(path, place)
     thread = ThreadPoolExecutor(1, thread_name_prefix="foreshore-open")
 
     def opened() -> DataDirectory:

@@ -251,3 +251,16 @@ asyncio.run(main())
     command = [sys.executable, "-c", script, str(tmp_path / "a"), str(tmp_path / "b")]
     told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
     assert told.stdout.split() == ["True", "False"], "at least ten modules, and none by the thread that runs the loop"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7401", "n1:7401,n2:7401", "[::1]:7400"])
+def test_an_address_is_not_made_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.UsageError, match="is an address, and no directory of that name is here: `connect`"):
+        engine.open(address)
+    assert list(tmp_path.iterdir()) == []
+    engine.open(Path(address)).close()
+    engine.open(address).close()  # it is there now
+    with pytest.raises(errors.UsageError, match="is an address"):
+        engine.open("other:1")
+    engine.open("./other:1").close()
