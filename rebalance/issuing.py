@@ -9,25 +9,47 @@ vote under whichever epoch, and another primary issues again what it finds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec import structs
 
-from rebalance.partition import LocalPartition, bytes_prepared
+from rebalance.partition import LocalPartition, PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node, Operation, Shipping
 from wal import records as r
-from wal.ids import TxId
+from wal.ids import Namespace, TxId
 from wal.probe import probe
 
 
-def write_in(epoch: int, write: r.Write) -> r.Write:
-    """The same counters, entries and transaction, issued again in `epoch`."""
+@dataclass(slots=True)
+class Again:
+    """What an epoch begins with beside what is prepared: these writes, issued again or anew.
+
+    `moved`: by how many counters what is issued again has moved up, by namespace, because something comes below
+    (`rebalance.undone`).
+    """
+
+    writes: list[r.Write]
+    moved: dict[Namespace, int] = field(default_factory=dict)
+
+
+def write_in(epoch: int, write: r.Write, moved: int = 0) -> r.Write:
+    """The same counters, entries and transaction, issued again in `epoch`; or `moved` up, where it is another update."""
+    if moved:
+        return structs.replace(write, epoch=epoch, start=write.start + moved, origin=0)
     return structs.replace(write, epoch=epoch, origin=write.issued)
 
 
-def prepare_in(epoch: int, prepare: r.Prepare) -> r.Prepare:
-    """The same vote, issued again in `epoch`."""
-    return structs.replace(prepare, epoch=epoch, writes=[write_in(epoch, w) for w in prepare.writes], origin=prepare.issued)
+def prepare_in(epoch: int, prepare: r.Prepare, again: Again | None = None) -> r.Prepare:
+    """The same vote, issued again in `epoch`; what it writes has moved with all that is issued `again`."""
+    moved = again.moved if again is not None else {}
+    writes = [write_in(epoch, w, moved.get(w.namespace, 0)) for w in prepare.writes]
+    return structs.replace(prepare, epoch=epoch, writes=writes, origin=prepare.issued)
+
+
+def issued_first(core: Node, state: PartitionState) -> bool:
+    """Whether what is prepared is too much for the batch that begins an epoch."""
+    return state.prepared_bytes > core.settings.supply_batch_bytes
 
 
 def issue_prepared(
@@ -35,7 +57,7 @@ def issue_prepared(
 ) -> None:
     """`then`, when all in-sync copies have what is prepared under the new epoch; at once, if that can begin with it."""
     state = core.replica.partition(local.number)
-    if state.prepared_bytes <= core.settings.supply_batch_bytes:
+    if not issued_first(core, state):
         then()
         return
     probe("promotion.issues_prepared_first")

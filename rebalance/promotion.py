@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
 
-from rebalance.issuing import issue_prepared, prepare_in, write_in
+from rebalance.issuing import Again, issue_prepared, prepare_in, write_in
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
 from rebalance.partition import LocalPartition, PartitionState, Role, bytes_prepared
 from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
@@ -56,7 +56,7 @@ class Promotion(Rule):
         self.owed: dict[int, None] = {}  # partitions that this node is named primary of, and does not serve yet
         self._waiting: dict[int, dict[NodeId, CopyTail | None]] = {}  # partition -> survivor -> its answer
         self._working_out: dict[int, dict[NodeId, CopyTail | None]] = {}  # of these, whose answers bring large writes
-        self._beginning: dict[int, list[r.Write]] = {}  # of those that have taken all, what they issue again
+        self._beginning: dict[int, Again] = {}  # of those that have taken all, what they issue again
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait, or are foreseen
         self._foreseen: dict[int, tuple[NodeId, ...]] = {}  # partitions that a step is about to bring, and who has them
@@ -284,7 +284,7 @@ class Promotion(Rule):
         if emptied(state):
             probe("promotion.was_emptied")
             return  # the next map lists it as a copy that must catch up, and another leads
-        again = [write_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()]
+        again = Again([write_in(local.epoch, w) for f in state.fragments.values() if f.beyond for w in f.above_lwm()])
 
         def begin() -> None:
             if wanted():  # else another map came
@@ -292,7 +292,7 @@ class Promotion(Rule):
                 self._begin(number, answers, lowest, again)
 
         def issued() -> None:
-            if core.works_out(again, begin, again=True):
+            if core.works_out(again.writes, begin, again=True):
                 probe("promotion.works_out_what_it_issues_again")
             else:
                 begin()
@@ -310,13 +310,13 @@ class Promotion(Rule):
             core.in_pieces(self._write_once_more(local, again, wanted, prepare))
 
     def _write_once_more(
-        self, local: LocalPartition, again: list[r.Write], wanted: Callable[[], bool], then: Callable[[], None]
+        self, local: LocalPartition, again: Again, wanted: Callable[[], bool], then: Callable[[], None]
     ) -> Iterator[int]:
         yield from what_stands(self.core, local, again, wanted=wanted)
         if wanted():
             then()
 
-    def _begin(self, number: int, answers: dict[NodeId, CopyTail], lowest: int, again: list[r.Write]) -> None:
+    def _begin(self, number: int, answers: dict[NodeId, CopyTail], lowest: int, again: Again) -> None:
         """Begin the epoch: all of it is one batch, and this copy takes it first."""
         core = self.core
         local, state = core.local[number], core.replica.partition(number)
@@ -389,12 +389,14 @@ class Promotion(Rule):
                 assert_never(message)
 
 
-def _begin(local: LocalPartition, state: PartitionState, again: list[r.Write]) -> tuple[r.EpochStart, list[r.Record]]:
+def _begin(local: LocalPartition, state: PartitionState, again: Again) -> tuple[r.EpochStart, list[r.Record]]:
     """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
     number, epoch = local.number, local.epoch
     firsts: list[tuple[Namespace, int]] = []
     taken: dict[Namespace, list[tuple[int, int]]] = {}
-    for write in chain(again, *(prepare.writes for prepare in state.prepared.values())):
+    first = [prepare for prepare in state.prepared.values() if prepare.epoch == epoch]
+    prepared = [prepare_in(epoch, prepare, again) for prepare in state.prepared.values() if prepare.epoch < epoch]
+    for write in chain(again.writes, *(prepare.writes for prepare in first + prepared)):
         taken.setdefault(write.namespace, []).append((write.start, write.delta))
     gaps: list[r.Range] = []
     for namespace, fragment in state.fragments.items():
@@ -406,17 +408,15 @@ def _begin(local: LocalPartition, state: PartitionState, again: list[r.Write]) -
                 counter.update(start, delta)
             gaps.extend((namespace, *gap) for gap in counter.missing(counter.highest_applied))
     records: list[r.Record] = []
-    if again:
+    if again.writes:
         probe("promotion.issued_again")
-        records.append(r.Update(again))
+        records.append(r.Update(again.writes))
     if gaps:
         probe("promotion.closed_gaps")
         records.append(r.NoOp(number, epoch, gaps))
-    for prepare in state.prepared.values():
+    if first or prepared:
         probe("promotion.kept_prepared")
-        if prepare.epoch < epoch:  # else it was issued before
-            records.append(prepare_in(epoch, prepare))
-    return r.EpochStart(number, epoch, firsts), records
+    return r.EpochStart(number, epoch, firsts), records + prepared
 
 
 def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:

@@ -16,6 +16,8 @@ from tests.support.placed import placed_at_once
 from wal import records as r
 
 NAME = name_of(0)
+COMMON = 12
+"""Where the copies stand that begin alike."""
 
 
 def reaches(copies: Copies, only: Container[str], **rows: str | None) -> None:
@@ -253,8 +255,42 @@ def test_a_partition_that_begins_again_with_a_copy_that_has_undone_writes_keeps_
 
 @pytest.mark.parametrize("outcome", ["nothing is prepared", "commit", "rollback"])
 def test_what_was_undone_is_written_once_more_where_a_partition_begins_again_with_it(outcome: str) -> None:
-    """A copy that never had it stands where this one stood, and has what stood there before. What is prepared comes after:
-    what it writes stays what it is until then, and is found when the copies are compared, if nothing comes of it."""
+    """A copy that never had it stands where this one stood, and has what stood there before. What is prepared comes after,
+    whether anything comes of it or not: it has moved up, and below it stands what stood under its key."""
+    held = outcome != "nothing is prepared"
+    copies = begun_again({b"k4": b"committed"} if held else {})
+    if held:
+        end(copies, commit=outcome == "commit")
+    rows = seen_by_another(copies)
+    assert rows[b"k4"][2] == (b"committed" if outcome == "commit" else b"nobody")
+    assert (b"k5" in rows, rows[b"k99"][2]) == (False, b"new")
+    assert not sum(copies["n3"].supply.vouching.differed.values()), "counters tell of it"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_was_written_after_what_is_prepared_stays_after_it(commit: bool) -> None:
+    """A copy that lagged may have a write to a key, and not have heard how the transaction ended that had it before."""
+    copies = begun_again({b"k4": b"committed", b"k5": b"committed"}, then={"k4": "after"})
+    end(copies, commit=commit)
+    rows = seen_by_another(copies)
+    assert rows[b"k4"][2] == b"after"
+    assert (b"k5" in rows, rows[b"k99"][2]) == (commit, b"new")
+    assert not sum(copies["n3"].supply.vouching.differed.values()), "counters tell of it"
+
+
+def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_move() -> None:
+    """It is issued before that begins, beside what came after it. What was undone under its keys is found by comparing."""
+    copies = begun_again({b"k4": bytes(200)})
+    end(copies, commit=False)
+    assert seen_by_another(copies)[b"k4"][2] == b"nobody"
+    assert sum(copies["n3"].supply.vouching.differed.values()) == 1
+
+
+def begun_again(held: dict[bytes, bytes], *, then: dict[str, str] | None = None) -> Copies:
+    """n3 has undone three writes of which nobody heard, has what a transaction is to write, and leads alone.
+
+    `then`: n1 has ended the transaction and has written this, of which n3 has heard the latter alone.
+    """
     copies = three()
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
     copies.run()
@@ -267,34 +303,46 @@ def test_what_was_undone_is_written_once_more_where_a_partition_begins_again_wit
     copies.leaves("n3")
     copies.map(("n1",), ("n1",), promote=True)
     copies.run()
-    before = copies["n1"].replica.fragment(NAME).counter.lwm
-    held = outcome != "nothing is prepared"
     if held:
         local = copies["n1"].local[0]
-        write = r.Write(*NAME, local.epoch, before, [b"k4"], [b"committed"])
+        write = r.Write(*NAME, local.epoch, COMMON, list(held), list(held.values()))
         copies["n1"].decide(r.Prepare(READER, 0, local.epoch, [write], [], [0], 0), local)
         copies.run()
     copies.returns("n3")
     copies.map(("n1", "n3"), ("n1",))
-    while not copies["n3"].replica.fragment(NAME).suspects:
+    mine = copies["n3"].replica.partition(0)
+    while len(mine.prepared) < bool(held) or not mine.fragments[NAME[0]].suspects:
         assert copies.step()
+    if then is not None:
+        copies.trouble = lambda _, to, __: int(to != "n3")
+        end(copies, commit=True, at="n1")
+        copies.trouble = lambda _, to, said: int(to != "n3" or isinstance(said, Batch))
+        copies["n1"].put(0, **then)
+        copies.run()
+        copies.trouble = None
+        assert [write.keys for write in copies["n3"].replica.fragment(NAME).above_lwm()] == [[k.encode() for k in then]]
     copies.leaves("n1")
     copies.map(("n3",), ("n3",), promote=True)
     copies.wait(2)
     assert copies["n3"].replica.fragment(NAME).suspects == {}
-    if held:
-        local, commit = copies["n3"].local[0], outcome == "commit"
-        assert list(copies["n3"].replica.partition(0).prepared) == [READER]
-        closed = [] if commit else [(*NAME[:1], before, 1)]
-        copies["n3"].decide(r.Outcome(READER, 0, local.epoch, commit, closed), local)
-        copies.run()
+    assert list(copies["n3"].replica.partition(0).prepared) == ([READER] if held else [])
+    return copies
+
+
+def end(copies: Copies, *, commit: bool, at: str = "n3") -> None:
+    """The transaction that is prepared ends."""
+    local = copies[at].local[0]
+    writes = copies[at].replica.partition(0).prepared[READER].writes
+    closed = [] if commit else [(write.namespace, write.start, write.delta) for write in writes]
+    copies[at].decide(r.Outcome(READER, 0, local.epoch, commit, closed), local)
+    copies.run()
+
+
+def seen_by_another(copies: Copies) -> dict[bytes, tuple[int, int, bytes]]:
+    """n2 comes back, which stands where n3 had stood, becomes whole, and has these rows."""
     copies.returns("n2")
-    assert copies["n2"].replica.fragment(NAME).counter.lwm == before
+    assert copies["n2"].replica.fragment(NAME).counter.lwm == COMMON
     copies.map(("n3", "n2"), ("n3",))
     copies.whole()
     copies.judge()
-    rows = copies["n2"].rows(0)
-    assert rows[b"k4"][2] == (b"committed" if outcome == "commit" else b"nobody")
-    assert (b"k5" in rows, rows[b"k99"][2]) == (False, b"new")
-    differed = sum(copies["n3"].supply.vouching.differed.values())
-    assert differed == (outcome == "rollback"), "but for that counters tell of it"
+    return copies["n2"].rows(0)
