@@ -13,6 +13,7 @@
 | 8 what is deleted stays so | `Deletions` |
 | 9 no step loses a copy | `Copies` |
 | what a copy keeps does not grow with its history | `Memory` |
+| no table of a node holds more than it is entitled to | `Entitled` |
 | 10 rest comes; and who can serve does, all the time | `liveness.unsettled`, `Life` |
 
 Observers see each fact as it becomes one;
@@ -28,6 +29,7 @@ from tests.sim.oracles.copies import Copies
 from tests.sim.oracles.counters import OneMap, OnePrimary, Watermarks, look_inside
 from tests.sim.oracles.deletions import Deletions
 from tests.sim.oracles.durability import Durability
+from tests.sim.oracles.entitled import Entitled
 from tests.sim.oracles.equality import EqualCounters, compare_copies
 from tests.sim.oracles.ledger import Ledger
 from tests.sim.oracles.life import Life, Pulse
@@ -64,6 +66,7 @@ class Oracles:
             Deletions(ledger),
             Copies(ledger),
             Memory(ledger),
+            Entitled(),
             self.life,
         ]
 

@@ -20,6 +20,7 @@ from tests.sim.machine import Machine
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
 from tests.sim.oracles.copies import compare_maps
 from tests.sim.oracles.deletions import Deletions
+from tests.sim.oracles.entitled import LOOK_NS, SPARE, UNDER_WAY, Entitled
 from tests.sim.oracles.log_records import LogFold
 from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, small_world
 from tests.sim.violation import Violation
@@ -368,6 +369,24 @@ def remember_every_write(small: Small) -> None:
             oracle.finish(small.world)
 
 
+def keep_what_is_over(small: Small) -> None:
+    node = small.primary.node
+    assert node is not None
+    node.participant.owner_of.update({b"%d" % number: TX for number in range(SPARE + 1)})
+    small.judge()
+
+
+def keep_very_much_in_a_storm(small: Small) -> None:
+    node = small.primary.node
+    assert node is not None
+    node.participant.owner_of.update({b"%d" % number: TX for number in range(UNDER_WAY + SPARE)})
+    small.world.run_for(4 * LOOK_NS)
+    for _ in small.world.running:
+        for oracle in small.oracles.all:
+            if isinstance(oracle, Entitled):
+                oracle.look(small.world)
+
+
 def keep_what_is_written_while_it_rests(small: Small) -> None:
     backup = small.backup
     assert backup.node is not None
@@ -401,6 +420,8 @@ def serve_nobody_although_all_are_well(small: Small) -> None:
         ("answers", apply_what_was_said_not_to_be),
         ("memory", remember_every_write),
         ("memory", keep_what_is_written_while_it_rests),
+        ("entitled", keep_what_is_over),
+        ("entitled", keep_very_much_in_a_storm),
         ("life", serve_nobody_although_all_are_well),
         ("acknowledged", reply_without_a_write),
         ("acknowledged", reply_before_a_copy_has_it),

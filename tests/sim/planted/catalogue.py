@@ -10,6 +10,7 @@ from tests.sim.planted.deeds import DEEDS
 from tests.sim.planted.elections import ELECTIONS
 from tests.sim.planted.expiry import EXPIRY
 from tests.sim.planted.fault import Fault
+from tests.sim.planted.leaks import LEAKS
 from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
 from tests.sim.planted.migrations import MIGRATIONS
@@ -23,5 +24,5 @@ from tests.sim.planted.words import WORDS
 
 _MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
 _DATA = (CLIENTS, TRANSACTIONS, STAGING, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
-_COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS)
+_COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS, LEAKS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}

@@ -28,6 +28,7 @@ from rebalance import plan as assignment
 from rebalance import steps as step_rules
 from rebalance import survivors as believed
 from rebalance import table as topologies
+from rebalance.issuing import Again
 from rebalance.messages import AskTail, Tail
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.rule import NewMap, Rule
@@ -551,7 +552,7 @@ def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
     assert machine.node is not None
     right = promotion._begin
 
-    def chosen(local: LocalPartition, state: PartitionState, again: list[r.Write]) -> Any:
+    def chosen(local: LocalPartition, state: PartitionState, again: Again) -> Any:
         return begin(partial(right, again=again), local, state)
 
     during(machine, machine.node.promotion, "_begin", promotion, "_begin", chosen)
