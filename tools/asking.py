@@ -101,15 +101,18 @@ MOVED = (
 
 def too_full(disk: dict[str, Any]) -> str:
     """What comes of a disk that has less left than the log takes next, and what to do."""
+    left = f"{disk['free_bytes'] >> 10} KiB are left"
+    if disk.get("free_files") == 0:
+        left = f"no file can be made there any more (inodes), though {left}"
     if disk.get("full"):
         return (
-            f"{disk['free_bytes'] >> 10} KiB are left, and the log's next segment, which takes "
+            f"{left}, and the log's next segment, which takes "
             f"{disk['next_bytes'] >> 10}, could not be made, or a checkpoint found no room; the node goes on for as long "
             "as its segment and its memory last, and writes are refused where others could not go on without it: free "
             "some, or raise what limits it (a quota, `ulimit -f`)"
         )
     return (
-        f"{disk['free_bytes'] >> 10} KiB are left, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "
+        f"{left}, and the next segment of the log takes {disk['next_bytes'] >> 10}; the "
         "node ends where it finds no room for it: free some"
     )
 

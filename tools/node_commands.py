@@ -240,6 +240,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         *cluster_settings.ignored(found),
         plain({name: found.get(name) for name in ("durable_lsn", "checkpointing", "in_no_checkpoint_bytes", "backlogged")}),
         *_room(found.get("disk")),
+        *([f"NOT ARCHIVED: {found['not_archived']}; it is tried again"] if found.get("not_archived") else []),
         *([f"ITS DATA DIRECTORY WAS MOVED: {MOVED}"] if found.get("moved") else []),
         plain(dict(sorted(found["partitions"].items())) | {"behind": found["behind"]}),
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),

@@ -38,7 +38,7 @@ from wal.archive_codec import (
     pack,
 )
 from wal.codec import BLOCK_HEADER_BYTES, HEADER_BYTES, TRAILER_BYTES, decode_body
-from wal.disk import Disk, DiskError, File
+from wal.disk import Disk, DiskError, DiskFull, File
 from wal.errors import Finding, LogDamaged
 from wal.ids import Fragment
 from wal.index import Touched, touched_by
@@ -57,23 +57,35 @@ _split = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw]])
 
 
 class NotArchivable(Exception):
-    """The segment cannot be given back byte for byte, or there is no room: it stays as it is."""
+    """The segment cannot be given back byte for byte, or could not be read or written: it stays as it is."""
+
+
+class NoRoom(NotArchivable):
+    """The disk has no room for the archive: it may be tried again."""
 
 
 class Archiver:
-    """Makes archives of an open log's segments, step by step. `left_alone` could not be archived: name -> why."""
+    """Makes archives of an open log's segments, step by step.
+
+    `left_alone` could not be archived: name -> why. `no_room`: why the last one came to nothing that may be tried again.
+    """
 
     def __init__(self, disk: Disk, segments: Segments) -> None:
         self.left_alone: dict[str, str] = {}
+        self.no_room = ""
         self._disk = disk
         self._segments = segments
         self._making: tuple[Sealed, Generator[int, None, None]] | None = None
 
     def step(self, below_lsn: int) -> int:
-        """Do the next part; how many bytes of the log it went through, 0 if there is nothing to archive."""
+        """Do the next part; how many bytes of the log it went through, 0 if there is nothing to archive.
+
+        Where there is `no_room` nothing is left behind, and the next step begins that archive again.
+        """
         if self._making is None:
             sealed = next((one for one in self._segments.sealed() if self._wants(one, below_lsn)), None)
             if sealed is None:
+                self.no_room = ""
                 return 0
             self._making = sealed, make_archive(self._disk, sealed)
         sealed, steps = self._making
@@ -86,10 +98,14 @@ class Archiver:
             else:  # it was trimmed meanwhile
                 steps.close()
                 discard(self._disk, sealed)
+        except NoRoom as error:
+            probe("wal.archive.no_room")
+            self.no_room, self._making = str(error), None
+            return 0
         except NotArchivable as error:
             probe("wal.archive.left_alone")
             self.left_alone[sealed.name] = str(error)
-        self._making = None
+        self.no_room, self._making = "", None
         return sealed.header.capacity
 
     def _wants(self, sealed: Sealed, below_lsn: int) -> bool:
@@ -143,7 +159,8 @@ def make_archive(disk: Disk, sealed: Sealed, *, chunk_bytes: int = CHUNK_BYTES) 
             source.close()
     except DiskError as error:
         discard(disk, sealed)
-        raise NotArchivable(f"{sealed.name} stays as it is: {error}") from error
+        kind = NoRoom if isinstance(error, DiskFull) else NotArchivable
+        raise kind(f"{sealed.name} stays as it is: {error}") from error
     except NotArchivable:
         discard(disk, sealed)
         raise

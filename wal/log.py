@@ -330,8 +330,8 @@ class Log:
     def archive(self, below_lsn: int) -> int:
         """Do the next part of making archives of sealed segments that end below `below_lsn`, the oldest first.
 
-        Returns how many bytes of the log it went through, 0 if there is nothing to archive. `left_alone` says which could
-        not be archived, and why. From any thread, but not beside itself or `remove`.
+        Returns how many bytes of the log it went through, 0 if there is nothing to archive, or `no_room` for it;
+        `left_alone` could not be archived. From any thread, but not beside itself or `remove`.
         """
         self.write_index()
         with self._stopping():
@@ -341,6 +341,11 @@ class Log:
     def left_alone(self) -> dict[str, str]:
         """Segments that could not be archived: name -> why."""
         return self._archiver.left_alone
+
+    @property
+    def no_room(self) -> str:
+        """Why the disk had none for the last archive, which may be tried again; empty if it had."""
+        return self._archiver.no_room
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove the files of forgotten segments, the oldest first. From any thread, but not beside itself or `archive`."""

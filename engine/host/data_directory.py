@@ -97,7 +97,8 @@ class DataDirectory:
             found = [os.statvfs(self.path / part) for part in ("wal", "store")]
         except OSError:
             return None
-        return Room(min(disk.f_bavail * disk.f_frsize for disk in found), self.log.next_bytes)
+        files = min((disk.f_favail for disk in found if disk.f_files), default=None)
+        return Room(min(disk.f_bavail * disk.f_frsize for disk in found), self.log.next_bytes, files)
 
     def close(self) -> None:
         """Give everything back; another process may open the directory then."""

@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar, assert_never
 import msgspec
 
 from engine.errors import UsageError
+from engine.host.archiving import Archiving
 from engine.host.preparing import Preparing
 from engine.host.syncing import UNSYNCED_BYTES, sacred, waits_for_the_disk
 from engine.messages import Heartbeat, Message
@@ -142,9 +143,7 @@ class Duties:
         self._writing = False
         self._doomed: list[str] = []  # files of the log that are to be removed, the oldest first
         self._tidying = False  # files are removed, or an archive is made: one at a time
-        self._archivable = 0  # up to this LSN the store has everything, and there may be something to archive
-        self._archive_at = 0  # when the next part of that is due: ns, monotonic
-        self._left_alone: set[str] = set()
+        self._archiving = Archiving(node, log, doer.note)
         self._tells = tells  # who needs what of the log is said beside it
         self._telling = False
         self._told: tuple[int, frozenset[str]] | None = None
@@ -322,7 +321,8 @@ class Duties:
         elif not self.over:
             self._preparing.checkpoint_written()
             self.doer.inbox(CheckpointWritten(image.lsn))
-            self._archivable = self._checkpoint_lsn = image.lsn
+            self._checkpoint_lsn = image.lsn
+            self._archiving.may_go_up_to(image.lsn)
             self._trim(image.lsn)
             self._tell()
         self._try_finish()
@@ -366,22 +366,15 @@ class Duties:
             self._remove()
 
     def _archive(self, now: int) -> None:
-        """Do the next part of making archives, if it is due: as fast as the setting allows, and beside the turns."""
-        rate = self.node.core.settings.wal_archive_bytes_per_s
-        if not rate or not self._archivable or self._tidying or self.over or now < self._archive_at:
+        """Do the next part of making archives, if it is due."""
+        if self._tidying or self.over or (run := self._archiving.due(now)) is None:
             return
         self._tidying = True
-        below = self._archivable + 1
-        self.doer.background("archive", lambda: self.log.archive(below), lambda n, error: self._archived(now, n, error))
+        self.doer.background("archive", run, lambda worked, error: self._archived(now, worked, error))
 
     def _archived(self, began: int, worked: int | None, error: Exception | None) -> None:
         if worked is not None:
-            self._archive_at = began + worked * 1_000 * MS // self.node.core.settings.wal_archive_bytes_per_s
-            if not worked:
-                self._archivable = 0  # until the next checkpoint
-            for name in self.log.left_alone.keys() - self._left_alone:
-                self._left_alone.add(name)
-                self.doer.note(f"a segment of the log is not archived: {self.log.left_alone[name]}")
+            self._archiving.done(began, worked)
         self._removed(None, error)
 
     # The end.

@@ -168,6 +168,7 @@ class Administration:
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
             "disk": core.room and {**core.room._asdict(), "low": core.room.low, "full": core.is_cramped},
+            "not_archived": core.not_archived,
             "moved": core.moved,
             "seen": sorted(node.membership.joining.seen),
             "partitions": roles,

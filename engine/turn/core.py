@@ -40,15 +40,19 @@ WAITED_WORK = WORK_MAX // 4
 
 
 class Room(NamedTuple):
-    """What a disk has left for its node, and what the log takes of it at once when it goes on in another file."""
+    """What a disk has left for its node, and what the log takes of it at once when it goes on in another file.
+
+    `free_files`: so many files can be made there (inodes); None where the file system has no such limit.
+    """
 
     free_bytes: int
     next_bytes: int
+    free_files: int | None = None
 
     @property
     def low(self) -> bool:
         """Whether the node is to end soon: what it cannot log it cannot do."""
-        return self.free_bytes < self.next_bytes
+        return self.free_bytes < self.next_bytes or self.free_files == 0
 
 
 class Core:
@@ -78,6 +82,7 @@ class Core:
         self.turns = 0  # that it has begun, in this life
         self.wall: int | None = None  # ms; whoever drives this node says so before each turn
         self.room: Room | None = None  # on its disk; whoever drives this node says so now and then
+        self.not_archived = ""  # why a segment of its log is not archived yet; whoever drives this node says so
         self.moved = False  # its data directory is not where it was opened; whoever drives this node says so
         self.effects = Effects()
         self.durable_lsn = durable_lsn

@@ -26,6 +26,7 @@ from engine.turn.core import Room
 from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE, Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS
+from tools.asking import too_full
 from tools.cluster_commands import whole_of
 from tools.config import KEYS
 from tools.node_commands import SAME_SECONDS, status_lines
@@ -447,13 +448,16 @@ def test_a_disk_that_is_nearly_full_is_told_before_it_ends_the_node(
             real = server.directory.room()
             assert real is not None
             assert (real.free_bytes > 0, real.next_bytes) == (True, server.directory.log.next_bytes)
-            for left, low in ((real.next_bytes, False), (real.next_bytes - 1, True)):
-                monkeypatch.setattr(server.directory, "room", lambda left=left: Room(left, real.next_bytes))
+            segment = real.next_bytes
+            for left, files, low in ((segment, None, False), (segment - 1, 9, True), (segment + 1, 0, True)):
+                room = Room(left, segment, files)
+                monkeypatch.setattr(server.directory, "room", lambda room=room: room)
                 until = time.monotonic() + PATIENCE_SECONDS
                 while (told := await ask(server.address, "status"))["disk"]["free_bytes"] != left:
                     assert time.monotonic() < until
                     await asyncio.sleep(0.05)
-                assert told["disk"] == {"free_bytes": left, "next_bytes": real.next_bytes, "low": low, "full": False}
+                assert told["disk"] == room._asdict() | {"low": low, "full": False}
+                assert ("no file can be made there" in too_full(told["disk"])) == (files == 0)
                 problems = (await whole_of([server.address])).problems
                 assert [p.startswith("the disk of n1 is nearly full: ") for p in problems] == [True] * low
                 assert any("THE DISK IS NEARLY FULL" in line for line in status_lines(told)) == low

@@ -236,6 +236,20 @@ def test_a_disk_that_refuses_leaves_the_segment_or_stops_the_log(reason: str) ->
     assert went_on > stopped > 0
 
 
+def test_a_segment_that_found_no_room_for_its_archive_is_archived_when_there_is_some() -> None:
+    disk = filled(FEW, SETTINGS)
+    log = open_log(disk, SETTINGS)
+    before, disk.capacity = disk.names(), disk.used
+    for _ in range(3):
+        assert log.archive(1 << 40) == 0
+        assert "stays as it is" in log.no_room
+        assert disk.names() == before, "nothing is left of it"
+    disk.capacity = None
+    archived(log)
+    assert (log.no_room, log.left_alone) == ("", {})
+    assert all(info.archived for info in log.segments()[:-1])
+
+
 def test_a_segment_that_went_meanwhile_leaves_no_archive() -> None:
     for steps in range(1, 4):
         disk = filled(FEW, SETTINGS)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import engine.aio
+from engine.host.archiving import AGAIN_MS, AGAIN_MS_MAX, Archiving
+from engine.node.node import Node
 from engine.offline.directory import read_directory
+from engine.turn.settings import Settings
+from rebalance.ports import MS
+from tests.support.memory_disk import MemoryDisk
 from tests.support.patience import PATIENCE_SECONDS
-from wal import list_segments, read, verify
+from tests.wal.logs import append, open_log, update
+from wal import LogSettings, list_segments, read, verify
 
 SMALL = {
     "partitions": 4,
@@ -41,3 +48,49 @@ def test_old_segments_become_archives_while_the_node_is_used_and_it_comes_back_f
     assert next(read(wal)).first_lsn == 1
     with read_directory(tmp_path / "node") as state:
         assert state.lsn == verify(wal).last_lsn
+
+
+class _Node:
+    """The part of a node that is needed, and of its core."""
+
+    def __init__(self) -> None:
+        self.core = self
+        self.settings = Settings(wal_archive_bytes_per_s=64 << 20)
+        self.not_archived = ""
+
+
+def test_an_archive_that_found_no_room_is_tried_again_later_each_time_and_told_until_there_is_some() -> None:
+    disk, node, notes = MemoryDisk(), _Node(), list[str]()
+    log = open_log(disk, LogSettings(segment_bytes=8 << 10, total_bytes=1 << 20))
+    written = 0
+    while len(log.segments()) < 4:
+        append(log, update(written := written + 1, 1000))
+    archiving = Archiving(cast("Node", node), log, notes.append)
+    archiving.may_go_up_to(1 << 40)
+
+    def looked(now: int) -> bool:
+        run = archiving.due(now)
+        if run is not None:
+            archiving.done(now, run())
+        return run is not None
+
+    disk.capacity, now, pauses = disk.used, 1, list[int]()
+    for _ in range(10):
+        assert looked(now)
+        assert "stays as it is" in node.not_archived
+        assert not looked(now + AGAIN_MS * MS - 1)
+        began = now
+        while archiving.due(now) is None:
+            now += 1_000 * MS
+        pauses.append((now - began) // MS)
+    assert pauses[:3] == [AGAIN_MS, 2 * AGAIN_MS, 4 * AGAIN_MS]
+    assert pauses[-1] == AGAIN_MS_MAX
+    disk.capacity = None
+    while looked(now):
+        now += 1_000 * MS
+    assert node.not_archived == ""
+    assert all(info.archived for info in log.segments()[:-1])
+    assert [note.split(" (")[0].split(": ")[0] for note in notes] == [
+        "NO ROOM for an archive of a segment of the log",
+        "the disk has room again for archives of the log",
+    ]
