@@ -75,6 +75,7 @@ DOING = {
         "data_directory",
         "driver",
         "duties",
+        "archiving",
         "preparing",
         "embedded",
         "links",

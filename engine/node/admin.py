@@ -168,7 +168,6 @@ class Administration:
             "frozen": core.frozen,
             "durable_lsn": core.durable_lsn,
             "disk": core.room and {**core.room._asdict(), "low": core.room.low, "full": core.is_cramped},
-            "not_archived": core.not_archived,
             "moved": core.moved,
             "seen": sorted(node.membership.joining.seen),
             "partitions": roles,
@@ -206,13 +205,14 @@ class Administration:
         return {"held_up_by": self.node.exchange.held_up, "stopping": membership.leaving.as_object()}
 
     def _memory(self) -> dict[str, Any]:
-        """What waits for the store, whose store does not keep up, and whose disk has no room."""
+        """What waits for the store, whose store does not keep up, and whose disk has no room, for an archive alone, too."""
         core = self.node.core
         return {
             "checkpointing": self.node.checkpointing,
             "in_no_checkpoint_bytes": core.replica.store.active_bytes,
             "backlogged": core.backlogged,
             "cramped": core.cramped,
+            "not_archived": core.not_archived,
         }
 
     def _map_status(self, topology: Topology) -> dict[str, Any]:
