@@ -31,7 +31,7 @@ from engine.offline.refusals import DoesNotFold, LogLost
 from engine.offline.rows import Reading, Tell
 from engine.offline.share import LogSince, Overtaken, Share, Window
 from engine.state.held import Held
-from engine.state.identity import Identity, read_identity
+from engine.state.identity import Identity, no_directory, read_identity
 from engine.state.recover import recover
 from engine.state.replica import Replica
 from engine.state.store import GONE, Entry, LayeredStore, Row
@@ -264,8 +264,7 @@ def read_directory(
     try:
         identity = read_identity(path)
         if identity is None:
-            found = "a directory without identity.json" if path.is_dir() else "no directory"
-            raise UsageError(f"{path} is not a data directory: expected identity.json, store and wal, found {found}")
+            raise UsageError(no_directory(path))
         if pages:
             check_pages(path)
         store = LmdbStore(path / "store", read_only=True)

@@ -16,6 +16,8 @@ from wal.ids import NodeId
 FORMAT = 1
 OWNER = "owner"
 """The value of a checkpoint that says whose it is; those of older versions have none."""
+INSIDE_MAX = 10
+"""Of the data directories in one that is none, so many are named."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +35,18 @@ def directory_of(path: object) -> Path:
     if not isinstance(said, str) or not said or "\0" in said or any("\ud800" <= letter <= "\udfff" for letter in said):
         raise UsageError(f"the directory is {path!r}: expected a path")
     return Path(said)
+
+
+def no_directory(path: Path) -> str:
+    """That this is not a node's, for a person."""
+    found = "a directory without identity.json" if path.is_dir() else "no directory"
+    return f"{path} is not a data directory: expected identity.json, store and wal, found {found}{directories_in(path)}"
+
+
+def directories_in(path: Path) -> str:
+    """What a person may have meant who named the place where data directories lie; empty where none does."""
+    inside = sorted(str(entry.parent) for entry in path.glob("*/identity.json"))
+    return f"; did you mean {' '.join(inside[:INSIDE_MAX])}?" if inside else ""
 
 
 def read_identity(path: Path) -> Identity | None:

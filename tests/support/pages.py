@@ -14,6 +14,12 @@ def steps_of(page: str) -> list[tuple[str, str]]:
     return re.findall(r"^```sh\n([^`]*)\n```$\s*^```text\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
 
 
+def programs_of(page: str) -> list[tuple[str, str]]:
+    """The Python of a page that is followed by what it prints, and that."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$\s*^```text\n(.*?)\n```$", text, re.MULTILINE | re.DOTALL)
+
+
 def check_says(expected: str, said: str) -> None:
     """Whether all lines of a page are there, in their order; `…` stands for anything."""
     lines = iter(said.splitlines())

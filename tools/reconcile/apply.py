@@ -31,7 +31,7 @@ from engine.errors import CorruptionError, Error, UsageError
 from engine.offline.directory import read_directory
 from engine.offline.live import is_live
 from engine.offline.repair import Unrepaired, set_right
-from engine.state.identity import read_identity
+from engine.state.identity import no_directory, read_identity
 from engine.state.store import Entry
 from rebalance.contents import row_digest
 from tools.cluster_orders import taken_anew
@@ -67,7 +67,7 @@ def paths_of(header: Header | None, directories: Sequence[str]) -> dict[NodeId, 
         path = Path(given.removeprefix("file://"))
         identity = read_identity(path)
         if identity is None:
-            raise UsageError(f"{path} is not a data directory")
+            raise UsageError(no_directory(path))
         if header is not None:
             with read_directory(path, partitions=(), tolerant=True) as state:
                 cluster_id = state.topology.cluster if state.topology is not None else ""

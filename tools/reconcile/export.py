@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine.errors import CorruptionError, UsageError
-from engine.state.identity import read_identity
+from engine.state.identity import no_directory, read_identity
 from tools.outputs import new_directory
 from tools.reconcile.exported import SKETCHES
 from tools.reconcile.session import borrowed
@@ -122,6 +122,5 @@ def _node(path: str) -> str:
     except OSError as error:
         raise UsageError(f"{path} is not a data directory that can be read: {error.strerror}") from error
     if identity is None:
-        found = "a directory without identity.json" if Path(path).is_dir() else "no directory"
-        raise UsageError(f"{path} is not a data directory: expected identity.json, store and wal, found {found}")
+        raise UsageError(no_directory(Path(path)))
     return identity.node

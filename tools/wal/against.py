@@ -18,7 +18,7 @@ from engine.offline.directory import FragmentView, State, read_directory
 from tools.terminal import ExitCode, Unreadable
 from tools.wal.places import Place
 from wal import PartitionCounter
-from wal.ids import Fragment, NodeId, fragment_name
+from wal.ids import NO_VERSION, Fragment, NodeId, Version, fragment_name
 
 SHOWN = 20
 
@@ -39,6 +39,8 @@ class Owed(msgspec.Struct):
     debts: list[Debt] = []
     parted: list[tuple[Fragment, int, NodeId]] = []  # at this counter the peer's history has another digest
     compared: int = 0
+    apart: int = 0  # copies of fragments of which nothing is owed: the newest map, `version`, does not call them in sync
+    version: Version = NO_VERSION
 
     @property
     def code(self) -> ExitCode:
@@ -57,7 +59,12 @@ class Owed(msgspec.Struct):
         for fragment, counter, peer in self.parted[:SHOWN]:
             yield f"parted {fragment_name(fragment)} counter={counter}: the history here is another than that of {peer}"
         said = "nothing lost" if not (self.debts or self.parted) else f"{len(self.debts)} stretches of counters are owed"
-        yield f"against {', '.join(self.peers)}: {said}, in {self.compared} copies of fragments"
+        peers, apart = ", ".join(self.peers), f"by map {self.version} not in sync here, and nothing of them is owed"
+        if self.apart and not self.compared:
+            yield f"against {peers}: nothing could be compared: all {self.apart} copies of fragments are {apart}"
+            return
+        more = f"; {self.apart} more are {apart}" if self.apart else ""
+        yield f"against {peers}: {said}, in {self.compared} copies of fragments{more}"
 
     def objects(self) -> Iterator[dict[str, Any]]:
         """For a program."""
@@ -66,7 +73,12 @@ class Owed(msgspec.Struct):
             yield {"owes": told | {"peer": debt.peer, "settled": debt.stable}}
         for fragment, counter, peer in self.parted:
             yield {"parted": {"fragment": fragment_name(fragment), "counter": counter, "peer": peer}}
-        yield {"against": self.peers, "compared": self.compared, "nothing_lost": not (self.debts or self.parted)}
+        yield {
+            "against": self.peers,
+            "compared": self.compared,
+            "not_in_sync": self.apart,
+            "nothing_lost": not (self.debts or self.parted),
+        }
 
 
 def owed_by(state: State, others: list[State], *, live: bool) -> Owed:
@@ -86,6 +98,8 @@ def owed_by(state: State, others: list[State], *, live: bool) -> Owed:
             if state.identity.node in newest.placements[name[1]].in_sync:
                 owed.compared += 1
                 _ask(owed, name, state.fragments.get(name), other, theirs)
+            else:
+                owed.apart, owed.version = owed.apart + 1, newest.version
     if live:
         owed.debts = [debt for debt in owed.debts if debt.stable]
     return owed

@@ -20,7 +20,7 @@ from tools.wal.story import Change, Event, Seen, Story, Verdict
 from tools.wal.times import opened_text, session_text, time_of, time_text
 from tools.wal.trouble import Trouble
 from wal import RawBlock
-from wal.ids import NAME_MAX, TABLE_MAX, fragment_name, tx_name
+from wal.ids import NAME_MAX, TABLE_MAX, NodeId, fragment_name, tx_name
 
 if TYPE_CHECKING:
     import typer
@@ -150,15 +150,20 @@ class Shown:
         alike = [node for node, stands in verdict.stands.items() if stands is verdict.last]
         yield f"{name}: {verdict.last.name} stands on {', '.join(alike)}"
         for node in verdict.differ:
-            there = verdict.stands[node]
-            stands = f"{there.name} ({self._what(there)})" if there is not None else "nothing"
-            yield f"{name}: DIFFERS on {node}: {stands} stands there"
+            yield f"{name}: DIFFERS on {node}: {self._standing(verdict, node)} stands there"
+        for node in verdict.behind:
+            stands = self._standing(verdict, node)
+            yield f"{name}: {stands} stands on {node}, which may be behind: not in sync by map {verdict.version}"
         if verdict.parts_at is not None:
             first = next(seen for seen in verdict.parts_at.seen if seen.since_lsn)
             yield (
                 f"{name}: parts at {verdict.parts_at.name}, which {first.node} has in LSN {first.lsn} and "
                 f"{', '.join(verdict.lacking)} has not"
             )
+
+    def _standing(self, verdict: Verdict, node: NodeId) -> str:
+        there = verdict.stands[node]
+        return f"{there.name} ({self._what(there)})" if there is not None else "nothing"
 
     # For a program.
 
@@ -179,6 +184,7 @@ class Shown:
                 "last": self.object(last) if last is not None else None,
                 "stands": stands,
                 "differ": verdict.differ,
+                "behind": verdict.behind,
                 "parts_at": parts.name if parts is not None else None,
                 "lacking": verdict.lacking,
             }

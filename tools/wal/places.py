@@ -10,17 +10,13 @@ import msgspec
 
 from engine.errors import CorruptionError, UsageError
 from engine.offline.live import is_live
-from engine.state.identity import read_identity
+from engine.state.identity import directories_in, read_identity
 from tools.terminal import Unreadable
 from wal import DirectoryDisk, Owner, Source, parts
 from wal.segment import segment_lsn
 
 if TYPE_CHECKING:
     from wal.cut import Loss
-
-
-INSIDE_MAX = 10
-"""So many data directories are named to who names the directory that they are in."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,10 +135,9 @@ def _directory(path: Path, directory: Path) -> Place:
     if identity is None and not log.is_dir():
         if problem:
             raise Unreadable(problem)
-        inside = sorted(str(entry.parent) for entry in directory.glob("*/identity.json"))
-        meant = f"; did you mean {' '.join(inside[:INSIDE_MAX])}?" if inside else ""
         raise Unreadable(
-            f"{directory} is not a data directory: expected identity.json, wal and store, found none of them{meant}"
+            f"{directory} is not a data directory: expected identity.json, wal and store, found none of them"
+            f"{directories_in(directory)}"
         )
     return Place(
         path=path,

@@ -21,7 +21,7 @@ from tools.wal.maps import Maps
 from tools.wal.origins import Origins
 from wal import Block
 from wal import records as r
-from wal.ids import DECISIONS, Fragment, NodeId, TxId, whole_of
+from wal.ids import DECISIONS, NO_VERSION, Fragment, NodeId, TxId, Version, whole_of
 
 if TYPE_CHECKING:
     from rebalance.table import Topology
@@ -79,13 +79,18 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Who has what. `stands`: node -> the change that stands there, or None. `parts_at` is the first that not all have."""
+    """Who has what. `stands`: node -> the change that stands there, or None. `parts_at` is the first that not all have.
+
+    `behind` have something else, too, and may: the newest map, `version`, does not call their copies in sync.
+    """
 
     stands: dict[NodeId, Change | None]
     last: Change | None
     differ: list[NodeId]
     parts_at: Change | None = None
     lacking: list[NodeId] = []
+    behind: list[NodeId] = []
+    version: Version = NO_VERSION
 
 
 class Story:
@@ -174,12 +179,16 @@ class Story:
         alike = [node for node in stands if counts(node)]
         said = {node: _identity(stands[node]) for node in alike}
         differ = [node for node in alike if last is not None and said[node] != _identity(last)]
+        behind = [
+            node for node in stands if node not in alike and last is not None and _identity(stands[node]) != _identity(last)
+        ]
+        version = topology.version if topology is not None else NO_VERSION
         for change in self.changes if differ else ():
             has = [node for node in alike if self.readings[node].has(change)]
             lacking = [node for node in alike if node not in has and change.counter > self.readings[node].floor]
             if has and lacking:
-                return Verdict(stands, last, differ, change, lacking)
-        return Verdict(stands, last, differ)
+                return Verdict(stands, last, differ, change, lacking, behind, version)
+        return Verdict(stands, last, differ, behind=behind, version=version)
 
 
 class Reading:

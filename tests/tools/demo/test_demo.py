@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.commands import FORESHORE, environment
-from tests.support.pages import check_says, steps_of
+from tests.support.pages import check_says, programs_of, steps_of
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
 from tools.demo.load import SPARKS
@@ -175,3 +176,7 @@ def test_the_walk_through_goes_as_the_page_says(
         codes.append((verb, result.exit_code))
     verbs = ["check", "diff", "plan", "apply", "status", "check", "check", "sketch", "sketch", "sketch", "check", "export"]
     assert codes == [(verb, int(not at)) for at, verb in enumerate(verbs)]
+    ((script, says),) = programs_of("reconcile-walk.md")
+    counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    check_says(says, counted)
+    assert len({line.split()[2] for line in counted.splitlines() if line.startswith("flights ")}) == 1

@@ -285,6 +285,10 @@ def test_usage_errors_say_what_to_do(stopped: list[Path], tmp_path: Path) -> Non
     one = shutil.copytree(stopped[0], tmp_path / "again")
     for arguments, says in (
         ([tmp_path / "nowhere"], "is not a data directory"),
+        (
+            [stopped[0].parent],
+            f"found a directory without identity.json; did you mean {' '.join(map(str, sorted(stopped)))}?",
+        ),
         ([*stopped, one], "both belong to node 'n1': name one directory per node"),
         ([stopped[0], stopped[0]], "was given twice"),
         (["hdfs://host/path"], "hdfs:// is read by Spark only"),
