@@ -148,21 +148,23 @@ async def _migrations(address: str, interval: float, *, watch: bool, as_json: bo
     ordered = (await question(address, "status")).get("migrations")
     if ordered is not None and not as_json and (by_order := cluster_migrations.problem(ordered, "what it holds waits")):
         emit([by_order])
-    before, at = await _taken(address), time.monotonic()
+    (before, _), at = await _taken(address), time.monotonic()
     while True:
         await asyncio.sleep(interval)
-        after, now = await _taken(address), time.monotonic()
+        (after, away), now = await _taken(address), time.monotonic()
         show([row_of(node, before.get(node), told, now - at) for node, told in after.items()], as_json=as_json)
         if not watch or not any(told is None or _state(told) == "moving" for told in after.values()):
             break
         before, at = after, now
+    if away:
+        complain(f"of the baseline {', '.join(away)} is not here: what is to be taken there is told when it is back")
     if silent := [node for node, told in after.items() if told is None]:
         complain(f"no answer from {', '.join(silent)}: what is taken there is not told")
         raise typer.Exit(ExitCode.UNREADABLE)
 
 
-async def _taken(address: str) -> dict[str, dict[str, int] | None]:
-    """What each member says that it has taken so far; None: it does not answer."""
+async def _taken(address: str) -> tuple[dict[str, dict[str, int] | None], list[str]]:
+    """What each member says that it has taken so far (None: it does not answer); and who is meant to hold data, and is none."""
     status = await question(address, "status")
     if not status["formed"]:
         raise Refused(f"{status['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
@@ -184,7 +186,9 @@ async def _taken(address: str) -> dict[str, dict[str, int] | None]:
         }
 
     members = status["members"]
-    return dict(zip([m["node"] for m in members], await asyncio.gather(*map(of, members)), strict=True))
+    names = [member["node"] for member in members]
+    taken = dict(zip(names, await asyncio.gather(*map(of, members)), strict=True))
+    return taken, [node for node in status["baseline"] if node not in taken]
 
 
 def row_of(node: str, before: Mapping[str, int] | None, told: Mapping[str, int] | None, seconds: float) -> Row:

@@ -179,7 +179,7 @@ def _take_lock(path: Path) -> int:
         os.close(lock)
         if owner == str(os.getpid()):
             raise UsageError(f"{path} is open in this process: use the database that it has, or close that first") from None
-        raise UsageError(f"{path} is in use by process {owner}: stop it first, or start with another --data") from None
+        raise UsageError(f"{path} is in use by process {owner}: stop it first, or name another directory") from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock

@@ -57,7 +57,7 @@ def read_identity(path: Path) -> Identity | None:
     except FileNotFoundError:
         if (path / "wal").exists() or (path / "store").exists():
             raise CorruptionError(
-                f"{path} holds a log or a store and no identity.json: put the file back, or start with another --data"
+                f"{path} holds a log or a store and no identity.json: put the file back, or name another directory"
             ) from None
         return None
     try:

@@ -50,7 +50,8 @@ def test_it_is_said_when_there_are_too_few_nodes_for_asynchronous_copies() -> No
 def test_who_does_not_answer_is_named_in_the_exit_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def question(address: str, command: str) -> dict[str, object]:
         if command == "status":
-            return {"formed": True, "members": [{"node": n, "address": f"{n}:1", "moving": 0} for n in ("n1", "n2")]}
+            members = [{"node": n, "address": f"{n}:1", "moving": 0} for n in ("n1", "n2")]
+            return {"formed": True, "members": members, "baseline": ["n1", "n2", "n3"]}
         if address == "n2:1":
             raise Unavailable("no answer from n2:1")
         return {"behind": 0, "fragments": {}, "rows": {}, "updates": {}, "differed": {}, "put_off": 0, "held": 0}
@@ -58,7 +59,10 @@ def test_who_does_not_answer_is_named_in_the_exit_code_too(monkeypatch: pytest.M
     monkeypatch.setattr(cluster_moves, "question", question)
     result = CliRunner().invoke(app, ["cluster", "migrations", "n1:1", "--interval", "0.05"])
     assert (result.exit_code, "node=n2 state=NO-ANSWER" in result.stdout) == (ExitCode.UNREADABLE, True)
-    assert result.stderr == "foreshore: no answer from n2: what is taken there is not told\n"
+    assert result.stderr == (
+        "foreshore: of the baseline n3 is not here: what is to be taken there is told when it is back\n"
+        "foreshore: no answer from n2: what is taken there is not told\n"
+    )
 
 
 def test_of_two_orders_about_the_baseline_the_losing_one_is_void_at_once() -> None:

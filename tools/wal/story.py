@@ -187,7 +187,7 @@ class Story:
             has = [node for node in alike if self.readings[node].has(change)]
             lacking = [node for node in alike if node not in has and change.counter > self.readings[node].floor]
             if has and lacking:
-                return Verdict(stands, last, differ, change, lacking, behind, version)
+                return Verdict(stands, last, differ, change, lacking, behind=behind, version=version)
         return Verdict(stands, last, differ, behind=behind, version=version)
 
 

@@ -177,6 +177,8 @@ def test_the_walk_through_goes_as_the_page_says(
     verbs = ["check", "diff", "plan", "apply", "status", "check", "check", "sketch", "sketch", "sketch", "check", "export"]
     assert codes == [(verb, int(not at)) for at, verb in enumerate(verbs)]
     ((script, says),) = programs_of("reconcile-walk.md")
-    counted = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    counted = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
+    ).stdout
     check_says(says, counted)
     assert len({line.split()[2] for line in counted.splitlines() if line.startswith("flights ")}) == 1
