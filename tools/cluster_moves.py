@@ -164,7 +164,7 @@ async def _migrations(address: str, interval: float, *, watch: bool, as_json: bo
 
 
 async def _taken(address: str) -> tuple[dict[str, dict[str, int] | None], list[str]]:
-    """What each member says that it has taken so far (None: it does not answer); and who is meant to hold data, and is none."""
+    """What each member says that it has taken so far (None: it does not answer); who of the baseline is no member."""
     status = await question(address, "status")
     if not status["formed"]:
         raise Refused(f"{status['node']} is in no cluster yet: run `foreshore cluster init {address} --nodes ...`")
