@@ -61,6 +61,8 @@ SLOW = 10
 
 STORING_NS_MAX = 4_000 * MS
 """A store that is slow takes no longer than that for one checkpoint: a storm lasts some seconds."""
+STORED_SLOWLY_NS = 500 * MS
+"""Where a checkpoint takes its store longer than that, all who write wait for it most of the time."""
 
 
 class Speed:
@@ -105,6 +107,7 @@ class Machine:
         self.allocation = f"{name}-disk1"
         self.store_fails = False  # whatever room there is
         self._storing = 0  # the next step of a checkpoint is so much later
+        self._stores_until = 0  # what takes its store long is written then
         self.disk = MemoryDisk()
         self.node: Node | None = None
         self.log: Log | None = None
@@ -585,7 +588,7 @@ class Machine:
 
     def kill_background(self) -> None:
         """Whatever was in the background ends where it is."""
-        fibres, self._fibres = self._fibres, {}
+        fibres, self._fibres, self._stores_until = self._fibres, {}, 0
         for fibre in fibres:
             if not fibre.finished:
                 fibre.kill()
@@ -603,6 +606,8 @@ class Machine:
             watcher.checkpoint(self, image)
         fibre.quiet = False
         self._storing = self._time_to_store(image.weight)
+        if self._storing > STORED_SLOWLY_NS:
+            self._stores_until = self.world.now + self._storing
         yield  # it takes a while, and is there at its end
         if self.store_fails:
             raise StoreFailed(f"{self.name}: its store cannot be written")
@@ -655,9 +660,9 @@ class Machine:
 
     @property
     def well(self) -> bool:
-        """It runs, and as fast as it was made to."""
-        speed = self.speed
-        return self.up and not self.paused and speed.slow_until <= self.world.now and speed.slowness <= SLOW
+        """It runs, as fast as it was made to, and its store keeps up."""
+        speed, slow_until = self.speed, max(self.speed.slow_until, self._stores_until)
+        return self.up and not self.paused and slow_until <= self.world.now and speed.slowness <= SLOW
 
     @property
     def unwritten(self) -> list[Record]:
