@@ -414,7 +414,7 @@ class Demander(Rule):
         times.extend((*self.put_off.values(), *self._pauses.values()))
         if self.rest.until:
             times.append(self.rest.until)
-        self.alarm.at = min(times, default=NEVER)
+        self.alarm.set(min(times, default=NEVER))
 
     def tick(self) -> None:
         """Ask again what was not answered."""

@@ -116,13 +116,13 @@ class AntiEntropy(Rule):
         return self.core.local[name[1]].mine
 
     def _plan(self) -> None:
-        self.alarm.at = self.core.now + max(1, self.core.settings.anti_entropy_ms * MS // TICKS)
+        self.alarm.set(self.core.now + max(1, self.core.settings.anti_entropy_ms * MS // TICKS))
 
     def tick(self) -> None:
         """Read some rows, and compare some copies, in a turn that has room for it."""
         core = self.core
         if core.work >= WORK_MAX:
-            self.alarm.at = core.now + MS
+            self.alarm.set(core.now + MS)
             return
         self._plan()
         if not may_act(core, core.fence):

@@ -145,7 +145,7 @@ class Promotion(Rule):
         """Ask all who have not answered, save about partitions that were asked about before they were this node's."""
         self._unasked = deque(number for number in self._waiting if number not in but)
         self._ask_at = self.core.now + self.core.settings.retransmit_ms * MS
-        self.alarm.at = self._ask_at if self._waiting else NEVER
+        self.alarm.set(self._ask_at if self._waiting else NEVER)
         if not self._going_on:
             self._going_on = self.core.work >= WORK_MAX  # the map was a turn's work
             self.core.resume(self._go_on) if self._going_on else self._go_on()

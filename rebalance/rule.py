@@ -43,21 +43,38 @@ NEVER = 1 << 63
 
 
 class Alarm:
-    """When a rule wants to be woken next (ns), or `NEVER`."""
+    """When a rule wants to be woken next (ns), or `NEVER`.
 
-    __slots__ = ("at",)
+    All alarms of a node lie in one list of times: each turn asks twice which is the first.
+    """
+
+    __slots__ = ("_nth", "_times")
 
     def __init__(self) -> None:
-        self.at = NEVER
+        self._times, self._nth = [NEVER], 0
+
+    def join(self, times: list[int]) -> None:
+        """Be the next of these from now on."""
+        times.append(self.at)
+        self._times, self._nth = times, len(times) - 1
+
+    @property
+    def at(self) -> int:
+        """When it rings."""
+        return self._times[self._nth]
+
+    def set(self, at: int) -> None:
+        """Then, and not before."""
+        self._times[self._nth] = at
 
     def by(self, at: int) -> None:
         """Not later than that."""
-        if at < self.at:
-            self.at = at
+        if at < self._times[self._nth]:
+            self._times[self._nth] = at
 
     def off(self) -> None:
         """Not at all."""
-        self.at = NEVER
+        self._times[self._nth] = NEVER
 
     def is_due(self, at: int, now: int) -> bool:
         """Whether this time has come; if not, it rings then.

@@ -393,7 +393,7 @@ class SupplySide(Rule):
     def _wake(self) -> None:
         """When somebody may send on, or nothing more will be heard of a session."""
         over = [session.heard_at + OVER_AFTER_MS * MS for session in self._sessions.values() if session.over]
-        self.alarm.at = min((self.throttle.due, *over))
+        self.alarm.set(min((self.throttle.due, *over)))
 
     def tick(self) -> None:
         """Nothing is owed any more: who waits sends on, in turn. What is kept for who took it all goes."""

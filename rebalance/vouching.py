@@ -185,6 +185,8 @@ class Vouching:
 
     def take_news(self) -> list[tuple[int, NodeId]]:
         """The copies that were vouched for since this was asked, and are still."""
+        if not self._news:  # each turn asks
+            return []
         news, self._news = self._news, []
         return [key for key in news if key in self.vouched]
 

@@ -215,7 +215,7 @@ class Membership(Rule):
         if core.now >= self._look_at or self.steps.take_news():
             self._look_at = core.now + self._pace
             self._looks_soon = self._lead()
-        self.alarm.at = min(self._next_heartbeat, self._look_at) if self._looks_soon else self._next_heartbeat
+        self.alarm.set(min(self._next_heartbeat, self._look_at) if self._looks_soon else self._next_heartbeat)
         if self._silence_at is not None:
             self.alarm.by(self._silence_at)
 

@@ -48,6 +48,8 @@ class Early:
 
         It is what was said, said once more: whoever takes it may find that it waits for another partition.
         """
+        if not self._batches:  # how it nearly always is
+            return
         room = core.work + TAKEN_AT_ONCE
         for name, (partition, message) in list(self._batches.items()):
             if core.work >= room:

@@ -165,7 +165,7 @@ class Sessions(Rule):
             if local is not None and may_act(core, core.fence) and number not in self.under_way:
                 self._look(local)
         self._crowded = {}
-        self.alarm.at = min(self._again.values(), default=NEVER)
+        self.alarm.set(min(self._again.values(), default=NEVER))
 
     def _look(self, local: LocalPartition) -> None:
         """Forget what is acknowledged, and what is of sessions that have been silent for too long."""

@@ -170,10 +170,13 @@ class Duties:
 
         `now` in ns, monotonic. Called for each turn, though it logs nothing: what waits to be synced may be due.
         """
-        settings, log = self.node.core.settings, self.log
+        core, log = self.node.core, self.log
+        settings = core.settings
         self._wall_ms = wall_ms
         if self._synced_at is None:
             self._synced_at = now
+        if not (records or self._kept or core.cramped) and log.durable_lsn == log.next_lsn - 1 == core.durable_lsn:
+            return  # there is nothing to write or to sync, as in most turns
         due = now - self._synced_at >= settings.sync_interval_ms * MS
         match settings.durability:
             case Durability.FSYNC:
@@ -190,10 +193,10 @@ class Duties:
                     self._write_kept(now)
             case _:
                 assert_never(settings.durability)
-        if self.node.core.cramped:
+        if core.cramped:
             self._preparing.look(now)
         # What is claimed to others is what was acknowledged. A disk that comes back with less was set back.
-        self.node.core.durable_lsn = log.next_lsn - 1 + len(self._kept)
+        core.durable_lsn = log.next_lsn - 1 + len(self._kept)
 
     def rest(self, effects: Effects, now: int) -> None:
         """The log is written: what it promises may leave, and what takes long begins."""

@@ -36,9 +36,12 @@ UNSYNCED_BYTES = 8 << 20
 
 def waits_for_the_disk(effects: Effects) -> bool:
     """Whether anything of a turn rests on the disk: on its own block, or on one before it that is not synced."""
-    if effects.reply or effects.tasks or any(type(message) is not Credit for _, message in effects.send):
+    if effects.reply or effects.tasks:
         return True
-    return not TAKEN.issuperset(map(type, effects.log))
+    for _, message in effects.send:
+        if type(message) is not Credit:
+            return True
+    return bool(effects.log) and not TAKEN.issuperset(map(type, effects.log))
 
 
 def sacred(records: Sequence[Record]) -> bool:

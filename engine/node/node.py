@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
 from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
@@ -69,12 +68,9 @@ from rebalance.affinity import Affinity, assign
 from rebalance.lives import in_brief, lives_before
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, HistoryRead
-from rebalance.rule import NEVER, Alarm, Rule
+from rebalance.rule import NEVER, Rule
 from wal import records as r
 from wal.ids import TABLE_MAX, NodeId
-
-_at: Callable[[Alarm], int] = attrgetter("at")
-_wake_at: Callable[[Rule], int] = attrgetter("wake_at")
 
 
 class Node(Machines):
@@ -112,7 +108,10 @@ class Node(Machines):
         self._pruned = False  # a checkpoint may be frozen
         self._on_message = self._message_handlers()
         woken = [rule for rule in self.rules if type(rule).tick is not Rule.tick]
-        self._alarms = [rule.alarm for rule in woken if type(rule).wake_at is Rule.wake_at]
+        self._times = [NEVER]
+        for rule in woken:
+            if type(rule).wake_at is Rule.wake_at:
+                rule.alarm.join(self._times)
         self._asked = [rule for rule in woken if type(rule).wake_at is not Rule.wake_at]
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
@@ -154,14 +153,11 @@ class Node(Machines):
             self._checkpoint_at = core.now + core.settings.checkpoint_ms * MS
         self.detector.listen()  # before anything is judged by who was silent
         self._begin_checkpoint()
-        said, core.to_self = deque(core.to_self), []
+        said, core.to_self = core.to_self, []
         core.go_on_first()
         room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
-        while said and core.work < room:
-            core.work += 1
-            message = said.popleft()
-            self._on_message[type(message)](core.node, message)
-        core.to_self[:0] = said
+        if said:
+            self._hear_said(said, room)
         waiting = self._waiting
         waiting.extend(events)
         while waiting and core.work < room:
@@ -190,6 +186,15 @@ class Node(Machines):
         busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
+
+    def _hear_said(self, said: list[Message], room: int) -> None:
+        """Take what this node said to itself in the last turn; that for which there is no room stays ahead."""
+        core, left = self.core, deque(said)
+        while left and core.work < room:
+            core.work += 1
+            message = left.popleft()
+            self._on_message[type(message)](core.node, message)
+        core.to_self[:0] = left
 
     def _hear_itself(self) -> None:
         """Take what this node has told itself in this turn, in order; of very much the rest is for the next."""
@@ -295,7 +300,11 @@ class Node(Machines):
 
     def _first_alarm(self) -> int:
         """When the first of the rules is to be woken; each turn asks, so nearly all of them are not asked themselves."""
-        return min(NEVER, *map(_at, self._alarms), *map(_wake_at, self._asked))
+        first = min(self._times)
+        for rule in self._asked:
+            if (at := rule.wake_at) < first:
+                first = at
+        return first
 
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()

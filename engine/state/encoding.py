@@ -138,14 +138,17 @@ class _Pieces:
 
     def put(self, value: object) -> Iterator[Piece]:
         """A field; of what there may be many one after the other. A mapping stands for a list of its pairs."""
-        if isinstance(value, Mapping):
+        if isinstance(value, list):
+            self.begin(len(value))
+        elif isinstance(value, int | bytes | tuple):
+            _encode_into(value, self._data, -1)
+            return
+        elif isinstance(value, Mapping):
             self.begin(len(value))
             if isinstance(next(iter(value.values()), None), int):
                 yield from self._numbers(value)
                 return
             value = value.items()
-        elif isinstance(value, list):
-            self.begin(len(value))
         else:
             _encode_into(value, self._data, -1)
             return

@@ -128,12 +128,13 @@ class Deadlocks(Rule):
 
     def flush(self) -> None:
         """End of the turn: a circle of waits that are all here is found at once, where somebody has begun to wait."""
-        now, began, self._locks.began = self.core.now, self._locks.began, []
-        if self._locks.gave_up:
-            self._locks.gave_up = False
+        locks, now = self._locks, self.core.now
+        if locks.gave_up:
+            locks.gave_up = False
             self._look_at = min(self._look_at, self._looked_at + SOON_MS * MS)
-        if not began:
+        if not locks.began:
             return
+        began, locks.began = locks.began, []
         if self._look_at <= now:
             self._look_at = now + LOOK_MS * MS
         self._waited.extend((now, owner) for owner in began if self._locks.may_close_a_circle(owner))
