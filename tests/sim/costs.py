@@ -53,9 +53,6 @@ SAID_NS = 8_000
 
 Look = Callable[[Any], Sequence[object]]
 
-NOTHING = (1, 0)
-"""The parts of what is empty: it was looked at."""
-
 
 class Costs(Protocol):
     """How long a turn takes on a machine of the usual speed, in ns."""
@@ -79,22 +76,22 @@ class Modelled:
     def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """At the prices above."""
         store = node.core.replica.store
-        before = store.read if isinstance(store, CountingStore) else 0
-        changes = node.core.replica.changes
-        encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(store) + changes.encoded_bytes
-        foresight = node.exchange.foresight
-        looked, changed, linked = foresight.looked, foresight.changed, node.core.replica.links.made
+        counting = store if isinstance(store, CountingStore) else None
+        before = counting.read if counting is not None else 0
+        changes, base = node.core.replica.changes, store.base
+        encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(base) + changes.encoded_bytes
+        foresight, links = node.exchange.foresight, node.core.replica.links
+        looked, changed, linked = foresight.looked, foresight.changed, links.made
         handed = [*node.untaken, *events] if node.untaken else events
         waited, released = foresight.waiting, foresight.released
         effects = node.turn(now, events)
         events, waits, found = taken(handed, node.untaken), foresight.waiting, 0
         if waited or waits:
             events, found = in_order(node.core.node, events, waited, waits, foresight.released - released)
-        rows = store.read - before if isinstance(store, CountingStore) else 0
+        rows = counting.read - before if counting is not None else 0
         encoded, kept = changes.encoded - encoded, changes.encoded_entries - kept
-        weighed = _bytes_read(store) + changes.encoded_bytes - weighed
-        looked, changed = foresight.looked - looked, foresight.changed - changed
-        linked = node.core.replica.links.made - linked
+        weighed = _bytes_read(base) + changes.encoded_bytes - weighed
+        looked, changed, linked = foresight.looked - looked, foresight.changed - changed, links.made - linked
         found += looked * LOOKED_NS + changed * CHANGED_NS + linked * LINKED_NS
         found += encoded * STATE_NS + kept * KEPT_NS + weighed * BYTE_NS
         partitions = len(node.core.local)
@@ -121,8 +118,8 @@ class Measured:
         return effects, time.thread_time_ns() - began
 
 
-def _bytes_read(store: LayeredStore) -> int:
-    return store.base.bytes_read if isinstance(store.base, MemoryStore) else 0
+def _bytes_read(base: object) -> int:
+    return base.bytes_read if isinstance(base, MemoryStore) else 0
 
 
 COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "cpu": Measured}
@@ -217,16 +214,17 @@ def _said(event: Event) -> object:
 
 def price(events: Sequence[Event], effects: Effects, rows: int, partitions: int) -> int:
     """What a turn ought to cost that took these events, read so many rows and owes these effects."""
-    items = size = 0
-    for said in (events, effects.log, effects.early, effects.send, effects.reply):
-        more, longer = parts_of(said) if said else NOTHING
-        items, size = items + more, size + longer
-    messages = len(effects.reply)
-    for sends in (effects.early, effects.send):
-        for targets, _ in sends:
-            messages += len(targets)
-    maps = sum(type(record) is Committed for record in effects.log)
-    return TURN_NS + items * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS + maps * partitions * TAKEN_NS
+    log, early, send, reply = effects.log, effects.early, effects.send, effects.reply
+    items, size = parts_of((events, log, early, send, reply))
+    messages = len(reply)
+    if early:
+        messages += sum(len(targets) for targets, _ in early)
+    if send:
+        messages += sum(len(targets) for targets, _ in send)
+    cost = TURN_NS + (items - 1) * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS
+    if log:
+        cost += sum(type(record) is Committed for record in log) * partitions * TAKEN_NS
+    return cost
 
 
 _LOOKS: dict[type, Look | None] = {}
@@ -249,24 +247,27 @@ def parts_of(said: object) -> tuple[int, int]:
     Most of a seed's messages pass through here twice: each container is opened once, and what is in it is told apart
     where it lies.
     """
-    items, size = 0, 0
+    items, size, looks = 0, 0, _LOOKS
     within: list[Sequence[object]] = [(said,)]
     for container in within:  # grows on the way
         parts = 0
         for part in container:
             kind = type(part)
-            if kind is int or part is None or kind is bool:
-                continue
-            parts += 1
             if kind is bytes or kind is str:
+                parts += 1
                 size += len(part)  # type: ignore[arg-type]  # just looked
+            elif kind is int or part is None or kind is bool:
+                pass
             elif kind is list or kind is tuple:
+                parts += 1
                 if part:
                     within.append(part)  # type: ignore[arg-type]  # just looked
             elif kind is dict:
+                parts += 1
                 within.append((*part.keys(), *part.values()))  # type: ignore[attr-defined]  # just looked
             else:
-                look = _LOOKS[kind] if kind in _LOOKS else _look_into(kind)
+                parts += 1
+                look = looks[kind] if kind in looks else _look_into(kind)
                 if look is not None:
                     within.append(look(part))
         items += parts if parts <= MANY else MANY + (parts - MANY) // TOGETHER

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 MS = 1_000_000
+EPOCH_MS = 1_700_000_000_000
+"""What all wall clocks read when a world begins."""
 CLUSTER = "sim"
 PPM = 1_000_000
 CUT_CALLS_MAX = 14
@@ -170,7 +172,7 @@ class Machine:
     @property
     def wall_ms(self) -> int:
         """The wall clock, which may be anything."""
-        reads = self.world.wall_ms + self.wall_offset_ms
+        reads = EPOCH_MS + self.world.now // MS + self.wall_offset_ms
         return reads if reads > 0 else 0
 
     # Life.
@@ -274,7 +276,7 @@ class Machine:
             return
         self.disk.cut_power_after(self._draw.randrange(CUT_CALLS_MAX) if calls is None else calls)
         with suppress(PowerCut, DiskError):
-            self._write_log(self._unpaid.log)
+            self._write_log(self._unpaid.log, self.local(self.world.now))
 
     def wipe(self) -> None:
         """A new, empty disk."""
@@ -359,6 +361,9 @@ class Machine:
             raise
         except Exception as error:
             raise self._died("", error) from error
+        if effects.log:
+            for watcher in world.watchers.decided:
+                watcher.decided(self, effects.log)
         for watcher in world.watchers.turned:
             watcher.turned(self, events, effects)
         if cost:
@@ -444,7 +449,7 @@ class Machine:
         assert self.log is not None
         assert self.duties is not None
         try:
-            self._write_log(effects.log)
+            self._write_log(effects.log, now)
             if effects.log:
                 for watcher in self.world.watchers.logged:
                     watcher.logged(self, effects.log, self.node.core.durable_lsn)
@@ -461,9 +466,9 @@ class Machine:
         if self.up and effects.wake_at is not None:
             self._plan(effects.wake_at)
 
-    def _write_log(self, records: list[Record]) -> None:
+    def _write_log(self, records: list[Record], now: int) -> None:
         assert self.duties is not None
-        self.duties.write(records, now=self.local(self.world.now), wall_ms=self.wall_ms)
+        self.duties.write(records, now=now, wall_ms=self.wall_ms)
 
     def answer(self, session: SessionId, reply: Reply) -> None:
         """A client is answered."""
@@ -497,13 +502,14 @@ class Machine:
     # Time.
 
     def _plan(self, wake_at: int) -> None:
-        self._wanted = max(self._world_time(wake_at), self.world.now)
-        self._set_alarm(self._wanted)
+        at, now = self._world_time(wake_at), self.world.now
+        self._wanted = at = at if at > now else now
+        if self._waking is None or at < self._waking:
+            self._set_alarm(at)
 
     def _set_alarm(self, at: int) -> None:
-        if self._waking is None or at < self._waking:
-            self._waking = at
-            self.world.at(at, self._wake, self.boot, at)
+        self._waking = at
+        self.world.at(at, self._wake, self.boot, at)
 
     def _wake(self, boot: int, planned: int) -> None:
         if boot != self.boot or not self.up or self._waking != planned:

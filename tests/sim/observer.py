@@ -27,6 +27,9 @@ class Observer:
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node took a turn; nothing of it is paid yet."""
 
+    def decided(self, machine: Machine, records: Sequence[Record]) -> None:
+        """A node took a turn in which it decided something, and owes it to its log; nothing of it is paid yet."""
+
     def logged(self, machine: Machine, records: Sequence[Record], last_lsn: int) -> None:
         """A turn's records were appended, and synced if the settings say so."""
 
@@ -57,6 +60,7 @@ class Observer:
 
 HOOKS = (
     "turned",
+    "decided",
     "logged",
     "departs",
     "delivered",
@@ -74,6 +78,7 @@ class Watchers:
 
     def __init__(self) -> None:
         self.turned: list[Observer] = []
+        self.decided: list[Observer] = []
         self.logged: list[Observer] = []
         self.departs: list[Observer] = []
         self.delivered: list[Observer] = []

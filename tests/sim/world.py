@@ -23,7 +23,7 @@ from rebalance.table import Topology
 from tests.sim.clients import Client
 from tests.sim.costs import Costs, Free
 from tests.sim.draws import Draws
-from tests.sim.machine import Machine, Speed
+from tests.sim.machine import EPOCH_MS, Machine, Speed
 from tests.sim.network import Network
 from tests.sim.observer import Observer, Watchers
 from tests.sim.rotting import Rotten
@@ -36,8 +36,6 @@ from wal.ids import NodeId, TxId
 SECOND = 1_000_000_000
 BEGIN_NS = SECOND
 """A world begins a second after zero, because a monotonic clock never reads zero."""
-EPOCH_MS = 1_700_000_000_000
-"""What all wall clocks read when a world begins."""
 SHARED_MEMORY = Path("/dev/shm")
 
 Plant = Callable[[Machine], None]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.turn.effects import Effects
-from engine.turn.events import Event
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
 from tests.sim.machine import Machine
@@ -15,7 +13,7 @@ from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from tests.sim.world import World
 from wal.ids import Fragment, TxId, piece_number, whole_of
-from wal.records import Outcome
+from wal.records import Outcome, Record
 
 
 class Atomicity(Oracle):
@@ -24,9 +22,9 @@ class Atomicity(Oracle):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+    def decided(self, machine: Machine, records: Sequence[Record]) -> None:
         """A node learnt an outcome."""
-        for record in effects.log:
+        for record in records:
             if isinstance(record, Outcome) and not self._ledger.given_up and record.tx not in machine.world.meaningless:
                 commit, by = self._ledger.outcomes.get(record.tx, (record.commit, machine.name))
                 if commit != record.commit:

@@ -46,9 +46,9 @@ class OneMap(Oracle):
         self._after: dict[int, Version] = {}  # what was accepted, as the successor of which version
         self._successors: dict[Version, tuple[Version, NodeId]] = {}
 
-    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+    def decided(self, machine: Machine, records: Sequence[Record]) -> None:
         """A node decided something; what it accepted, others may commit."""
-        for record in effects.log:
+        for record in records:
             if isinstance(record, Accepted):
                 self._after[_hash(record)] = record.after
 

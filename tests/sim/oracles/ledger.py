@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from engine.turn.effects import Effects
-from engine.turn.events import Event
 from rebalance import table as topologies
 from rebalance.steps import decode_step, stepped
 from rebalance.table import Topology
@@ -62,20 +60,18 @@ class Ledger(Oracle):
         """The newest map that anybody ever had on disk."""
         return self.maps[max(self.maps)] if self.maps else None
 
-    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+    def decided(self, machine: Machine, records: Sequence[Record]) -> None:
         """A node decided something."""
-        if not effects.log:
-            return
-        ends = [record for record in effects.log if type(record) is Outcome]
+        ends = [record for record in records if type(record) is Outcome]
         new = [record for record in ends if record.tx not in self.outcomes]
         for unlogged in [unlogged for name, unlogged in self._unlogged.items() if name != machine.name]:
             for end in ends:
                 unlogged.pop(end.tx, None)  # it had left, and is here
-        for record in effects.log:
+        for record in records:
             if type(record) in NOTED:
                 self._note(machine, record)
         if new:
-            decided = dict.fromkeys(key for write in _decisions(effects.log) for key in write.keys)
+            decided = dict.fromkeys(key for write in _decisions(records) for key in write.keys)
             self._unlogged[machine.name] = {o.tx: o.partition for o in new if o.tx in decided}
 
     def started(self, machine: Machine) -> None:

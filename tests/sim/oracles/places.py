@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.turn.effects import Effects
-from engine.turn.events import Event
 from tests.sim.machine import Machine
 from tests.sim.oracles.oracle import Oracle
 from tests.sim.violation import About, Violation
 from wal.ids import NAME, fragment_name
-from wal.records import Prepare, Update
+from wal.records import Prepare, Record, Update
 
 
 class Places(Oracle):
@@ -19,14 +17,14 @@ class Places(Oracle):
     A delete may be of an older life of its namespace, and so may what is issued again: it says that it had an origin.
     """
 
-    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
-        """A node took a turn."""
+    def decided(self, machine: Machine, records: Sequence[Record]) -> None:
+        """A node decided something."""
         assert machine.node is not None
         core = machine.node.core
         top = core.topology
         if top is None or not top.groups:
             return
-        for record in effects.log:
+        for record in records:
             for write in record.writes if isinstance(record, Update | Prepare) else ():
                 if not core.local[write.partition].mine or write.origin or not NAME.fullmatch(write.namespace):
                     continue

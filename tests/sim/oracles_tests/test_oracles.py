@@ -43,6 +43,8 @@ def test_a_world_in_which_all_is_well_is_left_alone() -> None:
 def _decide(small: Small, machine: Machine, records: Sequence[r.Record]) -> None:
     effects = Effects()
     effects.log.extend(records)
+    for watcher in small.world.watchers.decided:
+        watcher.decided(machine, effects.log)
     for watcher in small.world.watchers.turned:
         watcher.turned(machine, [], effects)
 
