@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -30,6 +31,8 @@ from tools.reconcile.run import check
 from tools.terminal import emit, finite
 
 ORPHAN_SECONDS = 1.0
+ASKING_SECONDS = 5.0
+"""Who has not asked by then is hung up on."""
 
 
 def watch_command(
@@ -121,7 +124,8 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
                     _serve(server, os.getppid())
             host, port = server.server_address[:2]
             server.server_close()
-            emit([f"metrics on http://{host!s}:{port}/metrics"])
+            shown = f"[{host!s}]" if ":" in str(host) else host
+            emit([f"metrics on http://{shown!s}:{port}/metrics"])
             yield publish
         finally:
             if child:
@@ -129,13 +133,30 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
                 os.waitpid(child, 0)
 
 
-def _server(listen: str, file: Path) -> HTTPServer:
+class Server(ThreadingHTTPServer):
+    """Each who asks has a thread, so that who is connected and says nothing, or reads slowly, keeps nobody waiting."""
+
+    daemon_threads = True
+    request_queue_size = 128
+    timeout = ORPHAN_SECONDS
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def handle_error(self, *_: object) -> None:
+        """Who asked has hung up."""
+
+
+def _server(listen: str, file: Path) -> Server:
     class Metrics(BaseHTTPRequestHandler):
         """Gives the file to whoever asks for /metrics."""
 
+        timeout = ASKING_SECONDS
+
         def do_GET(self) -> None:  # http.server names it so
             """The file, or 503 before the first check is done."""
-            if self.path != "/metrics":
+            if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
                 return
             try:
@@ -154,16 +175,15 @@ def _server(listen: str, file: Path) -> HTTPServer:
 
     try:
         host, port = given_address(listen)
-        server = HTTPServer((host, port), Metrics)
+        server = Server(host, port, Metrics)
     except ValueError as error:
         raise UsageError(f"--listen: {error}") from None
     except OSError as error:
         raise UsageError(f"--listen {listen}: {error.strerror}; name another address") from error
-    server.timeout = ORPHAN_SECONDS
     return server
 
 
-def _serve(server: HTTPServer, parent: int) -> None:
+def _serve(server: Server, parent: int) -> None:
     """Serve for as long as the parent lives; never returns."""
     try:
         while os.getppid() == parent:

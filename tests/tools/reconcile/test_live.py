@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -169,8 +171,14 @@ def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tm
         replace(directories[2], NAME, {KEY: Entry(1, 1, b"forged")})
         line = next(line for line in iter(lambda: next_line(process, "difference"), "") if " differences " in line)
         assert " VERSION_MISMATCH=1 " in line
-        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
+        where = urlsplit(address)
+        silent = [socket.create_connection((where.hostname, where.port)) for _ in range(20)]
+        with urllib.request.urlopen(f"{address}?x=1", timeout=PATIENCE_SECONDS) as answer:
             text = answer.read().decode()
+        for one in silent:
+            one.settimeout(PATIENCE_SECONDS)
+            assert one.recv(1) == b"", "who says nothing is hung up on"
+            one.close()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address.removesuffix("metrics"), timeout=PATIENCE_SECONDS)
     finally:
