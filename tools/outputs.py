@@ -37,7 +37,7 @@ def new_directory(out: Path) -> Iterator[Path]:
         yield aside
         os.fsync(lock)
         os.rename(aside, out)  # over an empty directory that came meanwhile, at most
-        _sync(whole.parent)
+        sync_names(whole.parent)
     except FileExistsError:
         raise UsageError(f"{out} is there already: name a new directory") from None
     except OSError as error:
@@ -116,7 +116,8 @@ def _remove(left: Path) -> None:
         os.close(descriptor)
 
 
-def _sync(directory: Path) -> None:
+def sync_names(directory: Path) -> None:
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -141,6 +141,7 @@ def open_data_directory(
     try:
         lock = _take_lock(path)
         try:
+            _check_log_is_here(path)
             identity = _identify(path, cluster, node)
             return _open(path, identity, settings, lock, accept_loss=accept_loss, disk=disk)
         except BaseException:
@@ -148,6 +149,15 @@ def open_data_directory(
             raise
     except OSError as error:
         raise UsageError(_unusable(path, error)) from error
+
+
+def _check_log_is_here(path: Path) -> None:
+    """Refuse a directory whose log was set aside by a tool that was killed then: it would begin with an empty one."""
+    if not (path / "wal").exists() and any(path.glob("wal.*.tmp")):
+        raise UsageError(
+            f"{path} has no log, but a copy of it: `foreshore wal cut` or `repair` was cut short there; let it go on by "
+            f"`foreshore wal repair {path} --in-place`, then start again"
+        )
 
 
 def _unusable(path: Path, error: OSError) -> str:

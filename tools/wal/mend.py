@@ -6,7 +6,6 @@ refused while a node runs there, and where the store would then be ahead of its 
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ from engine.state.store_errors import StoreError
 from engine.state.store_lmdb import LmdbStore
 from tools.outputs import new_directory
 from tools.terminal import ExitCode, Unreadable, complain, show
+from tools.wal.in_place import copy_of, go_on, put_in_place
 from tools.wal.options import AsJson
 from tools.wal.places import Place, empty_text, place_of
 from wal import DirectoryDisk, Finding, Report, list_segments
@@ -44,6 +44,8 @@ def cut(
 
     Exit codes: 0 done; 2 usage; 3 it cannot be read or written; 5 or 6 it is damaged: see to it with repair.
     """
+    if in_place and _goes_on(directory):
+        return
     place, log = _log_of(directory)
     report = verify_log(place.source, owner=place.owner)
     before = [finding for finding in report.findings if finding.damage and finding.costs(1) and finding.lsn <= to_lsn]
@@ -58,6 +60,8 @@ def repair(directory: Directory, out: Out = None, in_place: InPlace = False, as_
     Exit codes: 0 done, or nothing is wrong; 2 usage; 3 it cannot be read or written; 6 nothing is wrong with what is there,
     and its beginning, or all of it, is gone: no copy of it has more.
     """
+    if in_place and _goes_on(directory):
+        return
     place, log = _log_of(directory)
     if gone := empty_text(place):
         complain(f"{gone}: nothing is left to be copied; take this node's copies from its peers")
@@ -109,7 +113,7 @@ def _make(
             "it is alone, `foreshore node start --accept-loss`"
         )
     with held(place.directory) if in_place and place.directory is not None else nullcontext():
-        target = out if out is not None else _free(log, f"{by}.tmp")
+        target = out if out is not None else copy_of(log, by)
         with new_directory(target) as aside, DirectoryDisk(log, read_only=True) as source, DirectoryDisk(aside) as disk:
             last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
             lost = _lost(report, from_lsn, last)
@@ -123,19 +127,11 @@ def _make(
                 findings=findings,
             )
             noted = write_loss(disk, loss)
-        backup = None
-        if in_place:
-            try:
-                backup = _free(log, f"before-{by}")
-                os.rename(log, backup)
-                os.rename(target, log)
-                target = log
-            except OSError as error:
-                raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
+        backup = put_in_place(log, by) if in_place else None
     show(
         [
             {
-                "log": str(target),
+                "log": str(log if in_place else target),
                 "first_lsn": from_lsn,
                 "last_lsn": last,
                 "lost_from": lost[0] if lost[1] >= lost[0] else None,
@@ -146,6 +142,19 @@ def _make(
         ],
         as_json=as_json,
     )
+
+
+def _goes_on(directory: str) -> bool:
+    """Whether one that was killed had set the log aside, and not put its copy in its place; it is there now."""
+    path = Path(directory)
+    with held(path) if (path / "identity.json").exists() else nullcontext():
+        by = go_on(path)
+    if by:
+        complain(
+            f"{path}: a `foreshore wal {by}` was cut short when it had set the log aside: its copy is the log now; look at "
+            "it with verify"
+        )
+    return bool(by)
 
 
 def _lost(report: Report, from_lsn: int, last: int) -> tuple[int, int]:
@@ -174,12 +183,3 @@ def _store_lsn(place: Place) -> int:
             store.close()
     except (StoreError, ValueError):
         return 0
-
-
-def _free(log: Path, word: str) -> Path:
-    """A name beside the log that nothing has."""
-    path, n = log.with_name(f"{log.name}.{word}"), 1
-    while path.exists():
-        n += 1
-        path = log.with_name(f"{log.name}.{word}.{n}")
-    return path
