@@ -16,7 +16,7 @@ catch up if they came back after all; and it says in every log who did this, and
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import assert_never, get_args
 
 import msgspec
@@ -74,8 +74,18 @@ class Rescue(Rule):
         self.exchange = exchange
         self._asked: _Asked | None = None
 
-    def begin(self, session: SessionId, request: int, nodes: tuple[NodeId, ...], near: list[NodeId], *, force: bool) -> str:
-        """Ask those who are left; the answer follows. Or why not. `near` are all that are heard of."""
+    def begin(
+        self,
+        session: SessionId,
+        request: int,
+        nodes: tuple[NodeId, ...],
+        near: list[NodeId],
+        *,
+        seen: Mapping[NodeId, Candidate],
+        force: bool,
+    ) -> str:
+        """Ask those who are left; the answer follows. Or why not. `near` are all that are heard of; `seen` says with which
+        disk each that was met."""
         core, topology = self.core, self.core.topology
         if topology is None:
             return "this node is in no cluster: ask one that is"
@@ -89,6 +99,10 @@ class Rescue(Rule):
         if core.node not in nodes:
             return f"{core.node} is asked, and is not among {', '.join(nodes)}"
         unheard = [n for n in nodes if n != core.node and n not in near]
+        others = [n for n in unheard if n in seen and _another_disk(topology, seen[n])]
+        if others:
+            who = ", ".join(others)
+            return f"{who} came with another disk than the map lists: leave that out; it may join afterwards"
         if unheard:
             return f"not heard of: {', '.join(unheard)}; heard of: {', '.join([core.node, *near])}"
         more = [n for n in near if n not in nodes]
@@ -264,6 +278,12 @@ class Rescue(Rule):
     def _end(self) -> None:
         self._asked = None
         self.alarm.off()
+
+
+def _another_disk(topology: Topology, candidate: Candidate) -> bool:
+    """Whether a node that was met has another disk than the member of its name."""
+    member = topology.member(candidate.node)
+    return member is not None and member.allocation != candidate.allocation
 
 
 def _told(old: Topology, nodes: tuple[NodeId, ...], taken: list[Taken]) -> str:

@@ -64,8 +64,8 @@ class Administration:
             case "halt":
                 problem = self.node.membership.leaving.halt(sure=sure)
             case "recover":
-                near = self.node.membership.joining.near()
-                problem = self.node.rescue.begin(session, request.id, nodes, near, force=sure)
+                joining = self.node.membership.joining
+                problem = self.node.rescue.begin(session, request.id, nodes, joining.near(), seen=joining.seen, force=sure)
                 if not problem:
                     return  # the answer follows
             case "reset-lost":
