@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PYTHONHASHSEED ?= random
-export FORESHORE_JAVA_HOME ?= $(shell test -d $(CURDIR)/$(VENV)/jre && echo $(CURDIR)/$(VENV)/jre)
+export FORESHORE_JAVA_HOME ?= $(shell test -d "$(CURDIR)/$(VENV)/jre" && echo "$(CURDIR)/$(VENV)/jre")
 
 .PHONY: help setup demo test check sim sim-long crash rewrite docs spark-archive bench lock clean
 

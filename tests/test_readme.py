@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,21 @@ def test_every_target_is_listed_by_help_and_named_once() -> None:
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert phony
     assert sorted(listed) == sorted(phony[1].split())
+
+
+def test_a_checkout_may_lie_where_a_name_has_a_space(tmp_path: Path) -> None:
+    place = tmp_path / "a checkout"
+    (place / ".venv" / "jre").mkdir(parents=True)
+    shutil.copy(MAKEFILE, place)
+    told = subprocess.run(
+        ["make", "-C", str(place), "--no-print-directory", "--eval", "where: ; @echo $$FORESHORE_JAVA_HOME", "where"],
+        env={name: value for name, value in os.environ.items() if name != "FORESHORE_JAVA_HOME"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert (told.stdout, told.stderr) == (f"{place}/.venv/jre\n", "")
 
 
 def test_what_stands_before_the_main_branch_is_what_the_page_says() -> None:

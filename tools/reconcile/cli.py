@@ -7,7 +7,7 @@ Results are on stdout, everything else on stderr. A person at a terminal gets a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial, wraps
 from itertools import chain
@@ -18,7 +18,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from engine.errors import Error, UsageError
+from engine.errors import CorruptionError, Error, UsageError
+from engine.state.identity import no_directory, read_identity
 from tools.outputs import check_place
 from tools.parser import program
 from tools.reconcile.children import InChildren
@@ -30,7 +31,7 @@ from tools.reconcile.page import page_of
 from tools.reconcile.repair_cli import COMMANDS
 from tools.reconcile.report import ExitCode, Report, lines_of, show
 from tools.reconcile.run import FINDINGS_KEPT, check
-from tools.reconcile.session import borrowed
+from tools.reconcile.session import borrowed, stays_here
 from tools.reconcile.sketch_cli import write_asking
 from tools.reconcile.sketched import check_sketches
 from tools.reconcile.watch import watch_command
@@ -174,9 +175,20 @@ def _run(
         if master is not None:
             raise UsageError("--master is Spark's: add --engine spark, or leave it out")
         return checked(engine=InChildren(parallelism), shares=parallelism or 1)
+    if stays_here(master):  # a name that was mistyped is told before Spark is started
+        for given in directories:
+            _check_there(given)
     with borrowed(master) as spark:
         on_spark = OnSpark(spark)
         return checked(engine=on_spark, shares=parallelism or on_spark.processors, path_of=on_spark.path_of)
+
+
+def _check_there(given: str) -> None:
+    """Raise UsageError if this is a path, and no data directory; what cannot be read is for the check to say."""
+    path = given.removeprefix("file://")
+    with suppress(CorruptionError, OSError):
+        if "://" not in path and read_identity(Path(path)) is None:
+            raise UsageError(no_directory(Path(path)))
 
 
 def _rules(values: Values, grace: float | None) -> Rules:

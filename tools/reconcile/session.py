@@ -77,6 +77,11 @@ def java_version(home: Path) -> int:
     return int(match[2] or 0) if match[1] == "1" else int(match[1])  # Java 8 calls itself 1.8
 
 
+def stays_here(master: str | None) -> bool:
+    """Whether a new session would be of this machine alone, so that all it reads can be looked at here."""
+    return (master or MASTER).startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
 def session(master: str | None = None, *, name: str = "foreshore reconcile") -> SparkSession:
     """A session: the one that runs, or a new one on `master`. Raises UsageError if Spark or Java is missing.
 
@@ -93,7 +98,7 @@ def session(master: str | None = None, *, name: str = "foreshore reconcile") -> 
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     if master or not submitted:
         builder = builder.master(master or MASTER)
-    if (master or MASTER).startswith("local") and not submitted:
+    if stays_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # nothing of it is for another machine
         builder = (
             builder.config("spark.driver.bindAddress", "127.0.0.1")

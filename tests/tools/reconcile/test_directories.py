@@ -300,6 +300,16 @@ def test_usage_errors_say_what_to_do(stopped: list[Path], tmp_path: Path) -> Non
         assert says in result.stderr.replace("\n", " ")
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_directory_that_is_none_is_told_before_spark_is_started(
+    stopped: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr("tools.reconcile.cli.borrowed", lambda _: pytest.fail("Spark is started"))
+    result = run(*stopped, form.format(tmp_path / "nowhere"), "--engine", "spark")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{tmp_path / 'nowhere'} is not a data directory" in result.stderr.replace("\n", "")
+
+
 def test_what_cannot_be_written_is_told_before_anything_is_read(stopped: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for out in (tmp_path / "file", tmp_path / "file" / "report"):
