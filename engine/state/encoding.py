@@ -48,8 +48,13 @@ class Piece(NamedTuple):
 
 def pieces_of_fragment(taken: TakenFragment, row: Row) -> Iterator[Piece]:
     """A fragment; of a large value `row` says whether the rows of the same checkpoint have it, where it stays then."""
-    if not taken.tail and len(taken.suspects) + len(taken.tombstones) < FEW:
+    named = len(taken.suspects) + len(taken.tombstones)
+    if not taken.tail and named < FEW:
         yield _at_once((*taken, []))
+        return
+    if named + _keys_of_small(taken.tail) < FEW:
+        kept = named + sum([1 + 2 * len(write.keys) // PARTS_OF_ENTRY for write in taken.tail])
+        yield _at_once((*taken, []), 1 + sum([bool(write.keys) for write in taken.tail]), kept)
         return
     out, held = _Pieces(), list[tuple[int, int]]()
     out.begin(len(taken) + 1)
@@ -68,8 +73,12 @@ def pieces_of_fragment(taken: TakenFragment, row: Row) -> Iterator[Piece]:
 
 def pieces_of_partition(taken: TakenPartition) -> Iterator[Piece]:
     """A partition, with what is prepared in it, values and all, and the answers that were given."""
-    if not taken.prepared and not taken.answers and len(taken.results) < FEW:
+    if taken.prepared or len(taken.results) + len(taken.answers) >= FEW:
+        yield from _one_by_one(taken)
+    elif not taken.answers:
         yield _at_once(taken)
+    elif max(map(len, taken.answers.values())) <= LARGE_BYTES:
+        yield _at_once(taken, kept=len(taken.results) + len(taken.answers))
     else:
         yield from _one_by_one(taken)
 
@@ -79,9 +88,23 @@ def pieces_of_node(image: NodeImage) -> Iterator[Piece]:
     yield from _one_by_one([getattr(image, name) for name in image.__struct_fields__])
 
 
-def _at_once(fields: Collection[Any]) -> Piece:
+def _at_once(fields: Collection[Any], work: int = 1, kept: int = 0) -> Piece:
     """Few and small ones."""
-    return Piece(_encode([[*value.items()] if isinstance(value, dict) else value for value in fields]), 1)
+    data = _encode([[*value.items()] if isinstance(value, dict) else value for value in fields])
+    return Piece(data, work + kept // OF_WORK + len(data) // BYTES_OF_WORK, kept)
+
+
+def _keys_of_small(tail: list[r.Write]) -> int:
+    """How many keys the writes of a tail have, if there are few, and all is small; else as many as are not few."""
+    keys = 0
+    for write in tail:
+        keys += len(write.keys) or 1
+        if keys >= FEW:
+            return FEW
+        for value in write.values:
+            if value is not None and len(value) > LARGE_BYTES:
+                return FEW
+    return keys
 
 
 def _one_by_one(fields: Collection[Any]) -> Iterator[Piece]:
