@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -163,30 +163,49 @@ class PartitionState:
         return sum(map(bytes_prepared, self.prepared.values()))
 
 
-class Fragments(Mapping[Fragment, FragmentState]):
-    """All fragments of these partitions, by name."""
+class _Named(ItemsView[Fragment, FragmentState]):
+    """All fragments with their names, without looking each of them up again."""
 
     __slots__ = ("_partitions",)
 
+    def __init__(self, fragments: Fragments) -> None:
+        super().__init__(fragments)
+        self._partitions = fragments.partitions
+
+    def __iter__(self) -> Iterator[tuple[Fragment, FragmentState]]:
+        for number, state in self._partitions.items():
+            for namespace, fragment in state.fragments.items():
+                yield (namespace, number), fragment
+
+
+class Fragments(Mapping[Fragment, FragmentState]):
+    """All fragments of these partitions, by name."""
+
+    __slots__ = ("partitions",)
+
     def __init__(self, partitions: Mapping[int, PartitionState]) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
 
     def get(self, name: Fragment, default: Any = None) -> Any:
         """The state of one."""
-        state = self._partitions.get(name[1])
+        state = self.partitions.get(name[1])
         return default if state is None else state.fragments.get(name[0], default)
 
     def __contains__(self, name: Any) -> bool:
         return self.get(name) is not None
 
     def __getitem__(self, name: Fragment) -> FragmentState:
-        return self._partitions[name[1]].fragments[name[0]]
+        return self.partitions[name[1]].fragments[name[0]]
 
     def __iter__(self) -> Iterator[Fragment]:
-        return ((namespace, number) for number, state in self._partitions.items() for namespace in state.fragments)
+        return ((namespace, number) for number, state in self.partitions.items() for namespace in state.fragments)
 
     def __len__(self) -> int:
-        return sum(len(state.fragments) for state in self._partitions.values())
+        return sum(len(state.fragments) for state in self.partitions.values())
+
+    def items(self) -> ItemsView[Fragment, FragmentState]:
+        """Each with its name."""
+        return _Named(self)
 
 
 def bytes_prepared(prepare: r.Prepare) -> int:

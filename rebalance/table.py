@@ -275,7 +275,7 @@ class Topology(msgspec.Struct, frozen=True, array_like=True):
 
     def carried_by(self, nodes: Collection[NodeId]) -> bool:
         """Whether these nodes are a majority of the voters, and so can decide the next version."""
-        return sum(n in nodes for n in self.voters) >= self.majority
+        return sum([n in nodes for n in self.baseline]) >= self.majority
 
     def check(self, begin: int = 0, end: int | None = None) -> None:
         """Assert the invariants that every proposed map must have; of the partitions from `begin` to below `end`."""

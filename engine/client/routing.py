@@ -123,15 +123,15 @@ class Router:
         if errand.todo is None:
             errand.todo = list(range(len(partitions)))
         by_address: dict[Address | None, list[Item]] = {}
+        if partitions and not 0 <= min(partitions) <= max(partitions) < len(route):
+            wrong = next(number for number in partitions if not 0 <= number < len(route))
+            self._fail(errand, errors.UsageError(f"partition {wrong} does not exist in this cluster"))
+            return
         for item in errand.todo:
-            number = partitions[item]
-            if not 0 <= number < len(route):
-                self._fail(errand, errors.UsageError(f"partition {number} does not exist in this cluster"))
-                return
-            address = route[number]
+            address = route[partitions[item]]
             if call.anywhere:
                 since = self.now - SILENCE_MS * MS
-                address = self.places.nearest(number, errand.attempts, since, any_age=call.any_age)
+                address = self.places.nearest(partitions[item], errand.attempts, since, any_age=call.any_age)
             mine = by_address.get(address)
             if mine is None:
                 mine = by_address[address] = []

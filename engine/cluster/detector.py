@@ -124,14 +124,16 @@ class Detector:
 
     def _can_lead(self, node: NodeId) -> bool:
         """Whether a majority hears this member and each other, as far as they say: else it is heard and cannot lead."""
-        topology = self.core.topology
+        topology, heard = self.core.topology, not any(self._silent.values())  # how it nearly always is: by everybody
         assert topology is not None
         voters = topology.voters
         if node == self.core.node:
             if topology.allocations.get(node, self.core.allocation) != self.core.allocation:
                 return False  # the voter of this name is another disk, and the others wait for that
             voters = tuple(n for n in voters if not self.suspected(n))
-        if not any(self._silent.values()):  # how it nearly always is: everybody hears everybody
+        elif heard:
+            return bool(voters)
+        if heard:
             return topology.carried_by((node, *voters))
         return topology.carried_by(connected(node, voters, self._silent, voters))
 

@@ -5,11 +5,12 @@ And what many keys of a fragment add up to there, for whoever sums up what chang
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
-from rebalance.contents import Entry, Summed, row_digest
+from rebalance.contents import Entry, Summed, row_digest, rows_digest
 from rebalance.ports import BYTES_OF_WORK
 from wal.ids import Fragment
 
@@ -43,18 +44,18 @@ def all_at_once(keys: Sequence[bytes]) -> tuple[int, int]:
 
 def fitted(sizes: Iterable[int], limit: int) -> tuple[int, int]:
     """Of rows of these sizes, and at least one, and `limit`, so many as have `FIT_BYTES`; and the work to read those."""
-    total = 0
-    for count, size in enumerate(sizes, 1):
-        total += size
-        if total >= FIT_BYTES:
-            return count, total // BYTES_OF_WORK
+    sizes = list(sizes)
+    if (total := sum(sizes)) >= FIT_BYTES:
+        totals = list(accumulate(sizes))
+        at = bisect_left(totals, FIT_BYTES)
+        return at + 1, totals[at] // BYTES_OF_WORK
     return limit, total // BYTES_OF_WORK
 
 
 def summed(rows: Sequence[tuple[bytes, Entry]], limit: int) -> Summed:
     """What rows add up to, of which up to `limit` were asked for."""
     last = rows[-1][0] + b"\0" if len(rows) == limit else None
-    return Summed(sum(row_digest(key, entry) for key, entry in rows), len(rows), last)
+    return Summed(rows_digest(rows), len(rows), last)
 
 
 class Below(Weighing, Protocol):

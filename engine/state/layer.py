@@ -101,7 +101,9 @@ class Layer(Generic[E]):
 
     def has(self, fragment: Fragment) -> bool:
         """Whether it has rows of a fragment, open or packed."""
-        return fragment in self.opened or fragment in self.packed
+        namespace, number = fragment  # each scan asks this of each partition
+        opened, packed = self.opened.parts.get(number), self.packed.parts.get(number)
+        return (opened is not None and namespace in opened) or (packed is not None and namespace in packed)
 
     def changes(self, fragment: Fragment) -> bool:
         """Whether anything of a fragment is another thing in here than below."""

@@ -322,7 +322,7 @@ class LayeredStore:
                     return None
                 work += new
                 there.append(layer)
-            if fragment in layer.cleared:
+            if layer.cleared.parts and fragment in layer.cleared:
                 return there, False, work  # whatever lies below
         return there, True, work
 

@@ -101,6 +101,10 @@ def _size(entry: Entry | None) -> int:
     return len(entry.value) if entry is not None and entry.value is not None else 0
 
 
+def _size_of(rows: list[Row]) -> int:
+    return sum([len(entry.value or b"") for _, entry in rows])
+
+
 class MemoryStore:
     """A store of checkpoints in memory, for simulations and throwaway nodes: same meaning, nothing on disk.
 
@@ -134,7 +138,8 @@ class MemoryStore:
     def scan(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[Row]:
         """Up to `limit` rows with keys >= `start`, ascending; or `down`: < `start`, descending."""
         found = self._some(fragment, start, limit, down=down)
-        self.bytes_read += sum([_size(entry) for _, entry in found])
+        if found:
+            self.bytes_read += _size_of(found)
         return found
 
     def _some(self, fragment: Fragment, start: bytes, limit: int, *, down: bool) -> list[Row]:
@@ -151,7 +156,7 @@ class MemoryStore:
         """The same of those of these keys that are there."""
         rows = self._rows.get(fragment, _NO_ROWS)
         found = rows.held(keys)
-        self.bytes_read += sum([_size(entry) for _, entry in found])
+        self.bytes_read += _size_of(found)
         return [(key, row_digest(key, entry)) for key, entry in found]
 
     def keys(self, fragment: Fragment, start: bytes, limit: int) -> list[tuple[bytes, int]]:
@@ -168,7 +173,9 @@ class MemoryStore:
 
     def fitting(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> tuple[int, int]:
         """How many of the rows that such a scan reads are read at once, and what they weigh."""
-        return fitted([_size(entry) for _, entry in self._some(fragment, start, limit, down=down)], limit)
+        if fragment not in self._rows:
+            return limit, 0
+        return fitted([len(entry.value or b"") for _, entry in self._some(fragment, start, limit, down=down)], limit)
 
     def fitting_of(self, fragment: Fragment, keys: Sequence[bytes]) -> tuple[int, int]:
         """The same of the rows of these keys."""
