@@ -32,6 +32,7 @@ TURN_NS = 40_000
 ITEM_NS, WAITING_NS = 700, 70
 """Each part of a message or a record: a field that holds a list, an entry of it, a key, a value; and of what has to wait
 until another map is read: it was read from the network, and what else it costs is for the turn that takes it."""
+BYTES = frozenset((bytes, type(None)))
 MANY, TOGETHER = 64, 8
 """Of what one field holds more of than so many, so many more are as dear as one: they are handled together."""
 BYTE_NS = 1
@@ -250,6 +251,13 @@ def parts_of(said: object) -> tuple[int, int]:
     items, size, looks = 0, 0, _LOOKS
     within: list[Sequence[object]] = [(said,)]
     for container in within:  # grows on the way
+        parts = len(container)
+        if parts > MANY and BYTES.issuperset(map(type, container)):  # keys, or values: there may be very many
+            said_of = list(filter(None, container))
+            parts -= container.count(None)
+            size += sum(map(len, said_of))  # type: ignore[arg-type]  # just looked
+            items += MANY + (parts - MANY) // TOGETHER if parts > MANY else parts
+            continue
         parts = 0
         for part in container:
             kind = type(part)

@@ -42,7 +42,7 @@ class Deletions(Oracle):
         for machine in world.running:
             assert machine.node is not None
             for name, copy in machine.node.core.replica.fragments.items():
-                if copy.loading or name[1] in self._ledger.given_up:
+                if not copy.stable or copy.loading or name[1] in self._ledger.given_up:
                     continue
                 if name[1] not in in_sync:
                     in_sync[name[1]] = self._in_sync(world, newest, name[1])

@@ -174,8 +174,13 @@ class Ledger(Oracle):
 
     def history(self, name: Fragment, lwm: int) -> Iterator[tuple[int, Fact | None]]:
         """Every counter up to `lwm`, with what it is."""
+        known = self.facts.get(name, {})
         for counter in range(1, lwm + 1):
-            yield counter, self.settled(name, counter)
+            facts = known.get(counter)
+            if facts is not None and len(facts) == 1 and not (fact := next(iter(facts.values()))).prepared:
+                yield counter, fact  # how it nearly always is
+            else:
+                yield counter, self.settled(name, counter)
 
 
 def _decisions(records: Sequence[Record]) -> Iterator[Write]:

@@ -48,16 +48,17 @@ class Replay(Oracle):
         """Recover again, and once more from further back."""
         assert machine.node is not None
         replica = machine.node.core.replica
-        self._compare(machine, replica, replica.store.base, "again")
+        first = standing_of(replica)
+        self._compare(machine, first, replica.store.base, "again")
         kept = self._older.get(machine.name)
         if kept is not None and _reaches(machine, kept):
-            self._compare(machine, replica, kept[2], f"from the checkpoint at lsn {kept[1]}")
+            self._compare(machine, first, kept[2], f"from the checkpoint at lsn {kept[1]}")
 
-    def _compare(self, machine: Machine, first: Replica, base: BaseStore, how: str) -> None:
+    def _compare(self, machine: Machine, was: dict[str, Any], base: BaseStore, how: str) -> None:
         assert machine.log is not None
         with machine.disk.unwatched():
             second = recover(LayeredStore(base), machine.log)
-        was, is_now = standing_of(first), standing_of(second)
+        is_now = standing_of(second)
         for what in (*was, *(w for w in is_now if w not in was)):
             if was.get(what) != is_now.get(what) and (machine.name, what) not in machine.world.rotten.ever:
                 raise Violation(
