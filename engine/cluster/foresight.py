@@ -59,7 +59,7 @@ class Foresight:
     @property
     def waiting(self) -> list[tuple[NodeId, Any]]:
         """Who said what of maps that waits for that, the oldest first."""
-        return [(sender, message) for _, sender, message in self._held]
+        return [(sender, message) for _, sender, message in self._held] if self._held else []
 
     def read(self, pieces: Iterator[int], go_on: Callable[[], None]) -> None:
         """Read something in pieces, and go on in a turn of its own; until then whatever is said of maps waits."""

@@ -206,8 +206,9 @@ class Membership(Rule):
 
     def tick(self) -> None:
         """Beat, look who is silent, and begin an exchange if this node should."""
-        core = self.core
-        self._notice_silence()
+        core, silence = self.core, self._silence_at
+        if silence is None or core.now >= silence or self.detector.heard_again:
+            self._notice_silence()
         if core.now >= self._next_heartbeat:
             self._next_heartbeat = core.now + core.settings.heartbeat_ms * MS
             self._beat()
@@ -244,9 +245,7 @@ class Membership(Rule):
 
         A new exchange waits for the next look: who is cut off together comes to be suspected, and heard again, one by one.
         """
-        heard_again, self.detector.heard_again = self.detector.heard_again, False
-        if not heard_again and self._silence_at is not None and self.core.now < self._silence_at:
-            return
+        self.detector.heard_again = False
         if (silent := self.detector.silent()) != self._silent:
             if any(n not in silent for n in self._silent):
                 self._next_heartbeat = self.core.now  # who joins waits until everybody hears it

@@ -111,10 +111,13 @@ class Node(Machines):
         self._pruned = False  # a checkpoint may be frozen
         self._on_message = self._message_handlers()
         woken = [rule for rule in self.rules if type(rule).tick is not Rule.tick]
-        self._times = [NEVER]
+        self._times, self._ticked = [NEVER], list[tuple[Rule, int]]()
         for rule in woken:
-            if type(rule).wake_at is Rule.wake_at:
+            asks = type(rule).wake_at is Rule.wake_at
+            if asks:
                 rule.alarm.join(self._times)
+            if rule is not self.membership:
+                self._ticked.append((rule, len(self._times) - 1 if asks else 0))
         self._asked = [rule for rule in woken if type(rule).wake_at is not Rule.wake_at]
         self._on_request = self._request_handlers()
         version, encoded = replica.committed
@@ -292,8 +295,9 @@ class Node(Machines):
         now = self.core.now
         self.membership.tick()  # in each turn: what came in it may have ended a silence
         if now >= self._first_alarm():
-            for rule in self.rules:
-                if now >= rule.wake_at and rule is not self.membership:
+            times = self._times
+            for rule, nth in self._ticked:  # nth: 0 if it is asked itself
+                if now >= (times[nth] if nth else rule.wake_at):
                     rule.tick()
         if self.exchange.draining is not None:
             self.exchange.try_report()

@@ -86,7 +86,7 @@ class Deadlocks(Rule):
     @property
     def wake_at(self) -> int:
         """When to look next; never while nobody waits, and that was told."""
-        if not (self._locks.waiters or self._said) or not self.core.serving:
+        if not (self._said or self._locks.waiters) or not self.core.serving:
             return NEVER
         waited, waits = self._waited, self._locks.may_close_a_circle
         while waited and not waits(waited[0][1]):
