@@ -14,10 +14,11 @@ from functools import partial
 
 from msgspec import structs
 
+from rebalance.deadlines import key_of, said, saying
 from rebalance.partition import LocalPartition, PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node, Operation, Shipping
 from wal import records as r
-from wal.ids import Namespace, TxId
+from wal.ids import EXPIRIES, Namespace, TxId
 from wal.probe import probe
 
 
@@ -25,25 +26,38 @@ from wal.probe import probe
 class Again:
     """What an epoch begins with beside what is prepared: these writes, issued again or anew.
 
-    `moved`: by how many counters what is issued again has moved up, by namespace, because something comes below
-    (`rebalance.undone`).
+    `moved`: by namespace, that what is issued again has moved up, because something comes below (`rebalance.undone`): above
+    which counter, and by how many.
     """
 
     writes: list[r.Write]
-    moved: dict[Namespace, int] = field(default_factory=dict)
+    moved: dict[Namespace, tuple[int, int]] = field(default_factory=dict)
+
+    def said(self, row: bytes, value: bytes | None) -> bytes | None:
+        """What a row of `~ttl` is to say, when entries have moved."""
+        if value is None or not self.moved:
+            return value
+        when, counter = said(value)
+        above, by = self.moved.get(key_of(row)[0], (0, 0))
+        return saying(when, counter + by) if counter > above else value
 
 
-def write_in(epoch: int, write: r.Write, moved: int = 0) -> r.Write:
-    """The same counters, entries and transaction, issued again in `epoch`; or `moved` up, where it is another update."""
-    if moved:
-        return structs.replace(write, epoch=epoch, start=write.start + moved, origin=0)
+def write_in(epoch: int, write: r.Write, again: Again | None = None) -> r.Write:
+    """The same counters, entries and transaction, issued again in `epoch`. Where it moves with all that is issued `again`,
+    or says another thing then, it is another update."""
+    values, by = write.values, 0
+    if again is not None and again.moved:
+        _, by = again.moved.get(write.namespace, (0, 0))
+        if write.namespace == EXPIRIES:
+            values = list(map(again.said, write.keys, values))
+    if by or values != write.values:
+        return structs.replace(write, epoch=epoch, start=write.start + by, values=values, origin=0)
     return structs.replace(write, epoch=epoch, origin=write.issued)
 
 
 def prepare_in(epoch: int, prepare: r.Prepare, again: Again | None = None) -> r.Prepare:
-    """The same vote, issued again in `epoch`; what it writes has moved with all that is issued `again`."""
-    moved = again.moved if again is not None else {}
-    writes = [write_in(epoch, w, moved.get(w.namespace, 0)) for w in prepare.writes]
+    """The same vote, issued again in `epoch`."""
+    writes = [write_in(epoch, write, again) for write in prepare.writes]
     return structs.replace(prepare, epoch=epoch, writes=writes, origin=prepare.issued)
 
 

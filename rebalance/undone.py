@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from rebalance.deadlines import row_of, said, saying
 from rebalance.fragment import FragmentState
 from rebalance.issuing import Again, issued_first, write_in
 from rebalance.messages import BYTES_A_WORK
@@ -20,6 +21,7 @@ from rebalance.ports import Node
 from rebalance.supplying import BATCH_WORK, preload_of, some_as_they_are
 from rebalance.tails import TAIL_BYTES_MAX
 from wal import records as r
+from wal.ids import EXPIRIES
 from wal.probe import probe
 
 WRITE_BYTES = 1 << 20
@@ -33,30 +35,49 @@ def what_stands(core: Node, local: LocalPartition, again: Again, *, wanted: Call
     prepared is too much: that is issued before, beside what it would have to move past. Where another copy has something
     else of these, comparing them finds it.
     """
-    state, room = core.replica.partition(local.number), TAIL_BYTES_MAX
-    for fragment in [fragment for fragment in state.fragments.values() if fragment.suspects]:
-        held, keys, end = _to_be_written(state, fragment, again.writes)
+    state = core.replica.partition(local.number)
+    more = _OnceMore(core, local, state, again)
+    for fragment in [f for f in state.fragments.values() if f.suspects and f.name[0] != EXPIRIES]:
+        yield from more.write(fragment, wanted)
+    if (deadlines := state.fragments.get(EXPIRIES)) is not None:  # by now it is known of which counters they are said
+        yield from more.write(deadlines, wanted)
+    again.writes[:] = [write_in(write.epoch, write, again) for write in again.writes] + more.writes
+
+
+class _OnceMore:
+    """What is written once more in one partition, and what the deadlines of that are to say."""
+
+    def __init__(self, core: Node, local: LocalPartition, state: PartitionState, again: Again) -> None:
+        self.writes: list[r.Write] = []
+        self._core = core
+        self._local = local
+        self._state = state
+        self._again = again
+        self._room = TAIL_BYTES_MAX
+        self._below: dict[bytes, bytes] = {}  # rows of `~ttl`, and what they are to say; these of what comes below
+        self._above: dict[bytes, bytes] = {}
+
+    def write(self, fragment: FragmentState, wanted: Callable[[], bool]) -> Iterator[int]:
+        """All of one fragment that is in doubt; of the deadlines those, too, of entries that have other counters now."""
+        core, namespace, lwm = self._core, fragment.name[0], fragment.counter.lwm
+        held, keys, end = _to_be_written(self._state, fragment, self._again.writes)
+        below, above = (self._below, self._above) if namespace == EXPIRIES else ({}, {})
+        held = list(dict.fromkeys([*below, *(key for key in held if key not in above)]))
+        keys = list(dict.fromkeys([*above, *(key for key in keys if key not in below)]))
         stays = list[bytes]()
-        if held and issued_first(core, state):
+        if held and issued_first(core, self._state):
             stays, held = held, []
-        below, start = list[r.Write](), fragment.counter.lwm
-        while held and room > 0 and wanted():
+        at = lwm
+        while held and self._room > 0 and wanted():
             probe("promotion.wrote_below_what_is_prepared")
-            write, size = _once_more(core, local, fragment, held, start)
-            below.append(write)
-            start = write.end
-            room -= size
+            at, size = self._once_more(fragment, held, at, self._below)
             yield size // BYTES_A_WORK
-        if moved := start - fragment.counter.lwm:
-            again.moved[fragment.name[0]] = moved
-            _move_up(fragment, again, moved, below)
-        start = end + moved
-        while keys and room > 0 and wanted():
+        if at > lwm:
+            self._again.moved[namespace] = lwm, at - lwm
+        at += end - lwm
+        while keys and self._room > 0 and wanted():
             probe("promotion.wrote_once_more_what_was_undone")
-            write, size = _once_more(core, local, fragment, keys, start)
-            again.writes.append(write)
-            start = write.end
-            room -= size
+            at, size = self._once_more(fragment, keys, at, self._above)
             yield size // BYTES_A_WORK
         stays += held + keys
         while stays and wanted():
@@ -65,22 +86,30 @@ def what_stands(core: Node, local: LocalPartition, again: Again, *, wanted: Call
             core.log(preload_of(fragment.name, rows))
             yield size // BYTES_A_WORK
 
-
-def _once_more(
-    core: Node, local: LocalPartition, fragment: FragmentState, keys: list[bytes], start: int
-) -> tuple[r.Write, int]:
-    """What stands under the last ones of these keys, which are taken out, as a write of this epoch; and how large it is."""
-    rows, size = some_as_they_are(core, fragment.name, keys, BATCH_WORK, WRITE_BYTES)
-    values = [entry.value if entry is not None else None for _, entry in rows]
-    return r.Write(*fragment.name, local.epoch, start, [key for key, _ in rows], values), size
-
-
-def _move_up(fragment: FragmentState, again: Again, moved: int, below: list[r.Write]) -> None:
-    """Make room for what comes `below` all that is issued again of a fragment."""
-    for at, write in enumerate(again.writes):
-        if write.namespace == fragment.name[0]:
-            again.writes[at] = write_in(write.epoch, write, moved)
-    again.writes.extend(below)
+    def _once_more(
+        self, fragment: FragmentState, keys: list[bytes], start: int, lasting: dict[bytes, bytes]
+    ) -> tuple[int, int]:
+        """Write what stands under the last ones of these keys, which are taken out, above a counter; up to which, and how
+        many bytes it is. `lasting` is told what expires of it."""
+        core, (namespace, number) = self._core, fragment.name
+        rows, size = some_as_they_are(core, fragment.name, keys, BATCH_WORK, WRITE_BYTES)
+        self._room -= size
+        if namespace == EXPIRIES:
+            told = self._below | self._above
+            values = [told.get(key, entry.value if entry is not None else None) for key, entry in rows]
+        else:
+            values = [entry.value if entry is not None else None for _, entry in rows]
+            for at, (key, entry) in enumerate(rows, start + 1):
+                deadline = core.replica.store.get((EXPIRIES, number), row := row_of(namespace, key))
+                if entry is None or deadline is None or deadline.value is None:
+                    continue
+                when, counter = said(deadline.value)
+                if counter == entry.counter:
+                    lasting[row] = saying(when, at)
+            core.work += len(rows)
+        write = r.Write(*fragment.name, self._local.epoch, start, [key for key, _ in rows], values)
+        self.writes.append(write)
+        return write.end, size
 
 
 def _to_be_written(

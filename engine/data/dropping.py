@@ -18,10 +18,11 @@ from collections import deque
 from functools import partial
 
 from engine.data.deletes import NOBODY, Deletes
-from engine.data.expiry import Expiry, row_of
+from engine.data.expiry import Expiry
 from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.turn.core import Core
+from rebalance.deadlines import row_of
 from rebalance.namespaces import Stands
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, may_act

@@ -28,6 +28,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Values
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
+from rebalance.deadlines import key_of, row_of, said, saying
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
 from rebalance.rule import NewMap, Rule
@@ -47,27 +48,10 @@ LATE_MS = 1_000
 """A wall clock may jump: it is looked at so often at least, where anything is to expire."""
 
 
-def row_of(namespace: Namespace, key: bytes) -> bytes:
-    """Where it stands when a key expires."""
-    return namespace.encode() + b"\0" + key
-
-
 def rows_of(namespace: Namespace, keys: Sequence[bytes], values: Sequence[bytes | None]) -> list[bytes]:
     """The same of each of many keys that is given a value."""
     there = keys if None not in values else compress(keys, [value is not None for value in values])
     return list(map(row_of(namespace, b"").__add__, there))
-
-
-def key_of(row: bytes) -> Key:
-    """The key of which a row speaks."""
-    namespace, _, key = row.partition(b"\0")
-    return namespace.decode(), key
-
-
-def said(value: bytes) -> tuple[int, int]:
-    """When, in ms of the wall clock, the entry at a counter expires."""
-    when, _, counter = value.partition(b" ")
-    return int(when), int(counter)
 
 
 def _go_on(waiting: Iterable[_Waiting]) -> None:
@@ -80,7 +64,7 @@ def _go_on(waiting: Iterable[_Waiting]) -> None:
 def deadlines(core: Core, beside: r.Write, entries: Iterable[tuple[Namespace, bytes, int, int]]) -> r.Write:
     """What is to be written `beside` something, so that entries expire: (namespace, key, counter, how long they last)."""
     now = core.wall_ms
-    rows: dict[bytes, bytes | None] = {row_of(ns, key): b"%d %d" % (now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
+    rows: dict[bytes, bytes | None] = {row_of(ns, key): saying(now + ttl_ms, at) for ns, key, at, ttl_ms in entries}
     return written(
         core, EXPIRIES, beside.partition, beside.epoch, keys=list(rows), values=list(rows.values()), tx=beside.tx
     )

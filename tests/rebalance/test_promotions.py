@@ -6,6 +6,7 @@ from collections.abc import Container
 
 import pytest
 
+from rebalance.deadlines import row_of, said, saying
 from rebalance.messages import AskTail, CopyTail, Tail
 from rebalance.partition import Role
 from rebalance.rule import NewMap
@@ -14,6 +15,7 @@ from tests.rebalance.copies import Batch, Copies, Said, name_of
 from tests.rebalance.test_transfers import READER, TROUBLES, move, parted, three
 from tests.support.placed import placed_at_once
 from wal import records as r
+from wal.ids import EXPIRIES
 
 NAME = name_of(0)
 COMMON = 12
@@ -278,6 +280,31 @@ def test_what_was_written_after_what_is_prepared_stays_after_it(commit: bool) ->
     assert not sum(copies["n3"].supply.vouching.differed.values()), "counters tell of it"
 
 
+@pytest.mark.parametrize("held", [{}, {b"k4": b"committed"}], ids=["free", "held"])
+def test_what_is_written_once_more_expires_when_it_did(held: dict[bytes, bytes]) -> None:
+    """Its deadline is said of the counter that it has now, and moves with it."""
+    copies = begun_again(held, expires=True)
+    if held:
+        end(copies, commit=False)
+    seen_by_another(copies)
+    for node in ("n2", "n3"):
+        rows = copies[node].rows(0)
+        deadlines = {key: copies[node].replica.store.get((EXPIRIES, 0), row_of(NAME[0], key)) for key in (b"k4", b"k99")}
+        found = {key: said(row.value) for key, row in deadlines.items() if row is not None and row.value is not None}
+        assert found == {b"k4": (70, rows[b"k4"][1]), b"k99": (71, rows[b"k99"][1])}, node
+
+
+def test_what_was_prepared_to_expire_does_when_it_has_moved() -> None:
+    copies = begun_again({b"k4": b"committed"}, expires=True, ttl=80)
+    end(copies, commit=True)
+    rows = seen_by_another(copies)
+    for node in ("n2", "n3"):
+        deadline = copies[node].replica.store.get((EXPIRIES, 0), row_of(NAME[0], b"k4"))
+        assert deadline is not None
+        assert deadline.value is not None
+        assert said(deadline.value) == (80, rows[b"k4"][1]), node
+
+
 def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_move() -> None:
     """It is issued before that begins, beside what came after it. What was undone under its keys is found by comparing."""
     copies = begun_again({b"k4": bytes(200)})
@@ -286,10 +313,13 @@ def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_m
     assert sum(copies["n3"].supply.vouching.differed.values()) == 1
 
 
-def begun_again(held: dict[bytes, bytes], *, then: dict[str, str] | None = None) -> Copies:
+def begun_again(
+    held: dict[bytes, bytes], *, then: dict[str, str] | None = None, expires: bool = False, ttl: int = 0
+) -> Copies:
     """n3 has undone three writes of which nobody heard, has what a transaction is to write, and leads alone.
 
-    `then`: n1 has ended the transaction and has written this, of which n3 has heard the latter alone.
+    `then`: n1 has ended the transaction and has written this, of which n3 has heard the latter alone. Two of the writes
+    that were undone `expires`, and what the transaction writes has a `ttl`.
     """
     copies = three()
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
@@ -298,6 +328,10 @@ def begun_again(held: dict[bytes, bytes], *, then: dict[str, str] | None = None)
     copies.map(("n3", "n1"), ("n1", "n3"))
     copies.trouble = lambda sender, *_: 0 if sender == "n3" else 1
     copies["n3"].put(0, k4="nobody", k5=None, k99="new")
+    if expires:
+        rows, values = [row_of(NAME[0], b"k4"), row_of(NAME[0], b"k99")], [saying(70, COMMON + 1), saying(71, COMMON + 3)]
+        write = r.Write(EXPIRIES, 0, copies["n3"].local[0].epoch, 0, rows, list(values))
+        copies["n3"].decide(r.Update([write]), copies["n3"].local[0])
     copies.run()
     copies.trouble = None
     copies.leaves("n3")
@@ -305,8 +339,12 @@ def begun_again(held: dict[bytes, bytes], *, then: dict[str, str] | None = None)
     copies.run()
     if held:
         local = copies["n1"].local[0]
-        write = r.Write(*NAME, local.epoch, COMMON, list(held), list(held.values()))
-        copies["n1"].decide(r.Prepare(READER, 0, local.epoch, [write], [], [0], 0), local)
+        writes = [r.Write(*NAME, local.epoch, COMMON, list(held), list(held.values()))]
+        if ttl:
+            rows = [row_of(NAME[0], key) for key in held]
+            counters = range(COMMON + 1, COMMON + 1 + len(held))
+            writes.append(r.Write(EXPIRIES, 0, local.epoch, 0, rows, [saying(ttl, at) for at in counters]))
+        copies["n1"].decide(r.Prepare(READER, 0, local.epoch, writes, [], [0], 0), local)
         copies.run()
     copies.returns("n3")
     copies.map(("n1", "n3"), ("n1",))

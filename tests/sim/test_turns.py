@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.data.expiry import row_of
 from engine.data.sizes import BATCH_WORK
 from engine.messages import Commit, CommitStep, Part, ProposeStep, Replicate
 from engine.node.node import Node
@@ -48,6 +47,7 @@ from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
 from engine.turn.turns import what
 from rebalance import table as topologies
+from rebalance.deadlines import row_of
 from rebalance.demander import AGAIN_PARTS
 from rebalance.demanding import PART_HAVES
 from rebalance.fragment import FragmentState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.data.expiry import DELETED_AT_ONCE, row_of, said
+from engine.data.expiry import DELETED_AT_ONCE
 from engine.protocol.requests import (
     Code,
     CommitTx,
@@ -22,6 +22,7 @@ from engine.protocol.requests import (
 )
 from engine.state.store import Entry
 from engine.turn.events import Asked
+from rebalance.deadlines import row_of, said
 from tests.engine.data.test_sessions import Alone
 from wal import records as r
 from wal.ids import EXPIRIES, tx_of

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from engine.data.dropping import DELETED_AT_ONCE
-from engine.data.expiry import row_of
 from engine.messages import SetNamespace
 from engine.protocol.requests import Admin, Code, CommitTx, Done, Failed, Get, Lock, Put, Report, Scan, Swap, Unlock, Values
 from engine.turn.events import Asked, Event
+from rebalance.deadlines import row_of
 from rebalance.namespaces import Stands
 from tests.engine.data.test_expiry import CLIENT, Story, rows_in, swap, value_in
 from wal import records as r

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from engine.data.expiry import Expiry, key_of
+from engine.data.expiry import Expiry
 from engine.protocol.requests import Get, Values
 from engine.state.store import Entry
 from engine.turn.effects import Effects
 from engine.turn.events import Event
+from rebalance.deadlines import key_of
 from rebalance.ports import Operation
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace

@@ -9,9 +9,9 @@ import msgspec
 
 from engine.data import writes
 from engine.data.dropping import Dropping
-from engine.data.expiry import row_of
 from engine.state.store import Entry
 from rebalance import adding
+from rebalance.deadlines import row_of
 from rebalance.namespaces import NOT_SAID
 from rebalance.table import Topology
 from tests.sim.machine import Machine
