@@ -374,14 +374,14 @@ def remember_every_write(small: Small) -> None:
 def keep_what_is_over(small: Small) -> None:
     node = small.primary.node
     assert node is not None
-    node.participant.owner_of.update({b"%d" % number: TX for number in range(SPARE + 1)})
+    node.participant.owner_of.update({b"%d" % number: TX for number in range(3 * SPARE)})
     small.judge()
 
 
 def keep_very_much_in_a_storm(small: Small) -> None:
     node = small.primary.node
     assert node is not None
-    node.participant.owner_of.update({b"%d" % number: TX for number in range(UNDER_WAY + SPARE)})
+    node.participant.owner_of.update({b"%d" % number: TX for number in range(UNDER_WAY + 3 * SPARE)})
     small.world.run_for(4 * LOOK_NS)
     for _ in small.world.running:
         for oracle in small.oracles.all:
