@@ -19,6 +19,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import msgspec
@@ -86,7 +87,7 @@ def demo(
             )
             code = _tell(options, screen, summary)
             if keep:
-                for line in _look_around(place):
+                for line in look_around(place):
                     screen.say(line)
             elif code:
                 screen.say("use --keep to look at the logs")
@@ -101,15 +102,16 @@ def demo(
     raise typer.Exit(code)
 
 
-def _look_around(place: Path) -> list[str]:
+def look_around(place: Path) -> list[str]:
     """Where everything is, and the commands with which to look at it."""
-    directories = " ".join(str(found.parent) for found in sorted(place.glob("*/identity.json")))
-    if not directories:
+    found = [quote(str(identity.parent)) for identity in sorted(place.glob("*/identity.json"))]
+    directories = " ".join(found)
+    if not found:
         return [f"the nodes' logs are in {place}"]
     return [
         f"the data directories and the nodes' logs are in {place}; look around with",
         f"  foreshore wal counters {directories}",
-        f"  foreshore wal dump {directories.split()[0]} --namespace carriers --limit 20",
+        f"  foreshore wal dump {found[0]} --namespace carriers --limit 20",
         f"  foreshore reconcile check --engine local {directories}",
     ]
 

@@ -77,6 +77,11 @@ def java_version(home: Path) -> int:
     return int(match[2] or 0) if match[1] == "1" else int(match[1])  # Java 8 calls itself 1.8
 
 
+def logging_option(file: Path) -> str:
+    """What tells Java how to log. Spark cuts its options at spaces, which a path may have, and a URI has not."""
+    return f"-Dlog4j2.configurationFile={file.absolute().as_uri()}"
+
+
 def stays_here(master: str | None) -> bool:
     """Whether a new session would be of this machine alone, so that all it reads can be looked at here."""
     return (master or MASTER).startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
@@ -104,7 +109,7 @@ def session(master: str | None = None, *, name: str = "foreshore reconcile") -> 
             builder.config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")
-            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING}")
+            .config("spark.driver.extraJavaOptions", logging_option(_LOGGING))
         )
     if submitted:
         spark = builder.getOrCreate()

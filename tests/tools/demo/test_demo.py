@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support.commands import FORESHORE, environment
 from tests.support.pages import check_says, programs_of, steps_of
 from tests.support.patience import PATIENCE_SECONDS
 from tools.cli import app
+from tools.demo.cli import look_around
 from tools.demo.load import SPARKS
 from tools.demo.summary import Summary
 from tools.local_cluster import spawn
@@ -182,3 +184,14 @@ def test_the_walk_through_goes_as_the_page_says(
     ).stdout
     check_says(says, counted)
     assert len({line.split()[2] for line in counted.splitlines() if line.startswith("flights ")}) == 1
+
+
+def test_what_is_said_to_be_typed_can_be_where_a_name_has_a_space(tmp_path: Path) -> None:
+    place = tmp_path / "the demo"
+    for name in ("n1", "n2"):
+        (place / name).mkdir(parents=True)
+        (place / name / "identity.json").touch()
+    counters, dump, check = map(shlex.split, look_around(place)[1:])
+    assert counters == ["foreshore", "wal", "counters", f"{place}/n1", f"{place}/n2"]
+    assert dump[:4] == ["foreshore", "wal", "dump", f"{place}/n1"]
+    assert check[-2:] == counters[-2:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("pyspark")
@@ -9,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from engine.errors import Error, UsageError
 from tools.reconcile.children import WorkerDied
+from tools.reconcile.session import logging_option
 from tools.reconcile.spark_errors import JobFailed, spark_errors
 
 OURS = """
@@ -85,3 +88,8 @@ def test_what_a_task_says_is_told_and_not_the_line_that_raised_it(told: str, kin
     with pytest.raises(kind) as found, spark_errors():
         raise PySparkException(told)
     assert (type(found.value), str(found.value)) == (kind, says)
+
+
+def test_java_is_told_how_to_log_in_one_word_wherever_this_is_installed(tmp_path: Path) -> None:
+    told = logging_option(tmp_path / "a checkout" / "log4j2.properties")
+    assert told == f"-Dlog4j2.configurationFile=file://{tmp_path}/a%20checkout/log4j2.properties"
