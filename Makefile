@@ -62,4 +62,5 @@ lock: $(READY) ## resolve the dependencies anew (needs pip-tools)
 	@tools/lock.sh $(VENV)
 
 clean: ## remove the virtual environment and all caches
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info spark-warehouse
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build *.egg-info spark-warehouse
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
