@@ -31,7 +31,7 @@ test: $(READY) ## every check and every test
 check: $(READY) ## format, lint, types, import contracts, and what a type checker tells users
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/lint-imports --no-logo >/tmp/foreshore-imports.$$$$ 2>&1 || { cat /tmp/foreshore-imports.$$$$; exit 1; }; rm -f /tmp/foreshore-imports.$$$$
+	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.typing
 
