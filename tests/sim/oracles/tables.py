@@ -26,50 +26,60 @@ def tables(node: Node) -> Counter[str]:
     found: Counter[str] = Counter()
     met: dict[int, object] = {id(node): node}
     left: deque[tuple[str, Any]] = deque([("", node)])
+    sorts = _SORTS
     while left:
         name, thing = left.popleft()
-        if name:
-            found[name] += len(thing)
-            parts: Iterable[Any] = thing
-            if isinstance(thing, dict):
-                parts = thing.values()
-            elif isinstance(thing, ByFragment):
-                parts = [value for part in thing.parts.values() for value in part.values()]
-            named: Iterable[tuple[str, Any]] = ((f"{name}[]", part) for part in parts)
-        else:
-            named = _attributes(thing)
-        for where, value in named:
-            is_table = _is_a_table(value)
-            if (is_table or _is_a_machine(value)) and id(value) not in met:
+        if not name:
+            of = type(thing).__name__
+            for attribute, value in _attributes(thing):
+                sort = sorts[kind] if (kind := type(value)) in sorts else _sort_of(kind)
+                if sort and id(value) not in met and not (kind is deque and value.maxlen is not None):
+                    met[id(value)] = value
+                    left.append((f"{of}.{attribute}" if sort == TABLE else "", value))
+            continue
+        found[name] += len(thing)
+        parts: Iterable[Any] = thing
+        if isinstance(thing, dict):
+            parts = thing.values()
+        elif isinstance(thing, ByFragment):
+            parts = [value for part in thing.parts.values() for value in part.values()]
+        where = f"{name}[]"
+        for value in parts:
+            sort = sorts[kind] if (kind := type(value)) in sorts else _sort_of(kind)
+            if sort and id(value) not in met and not (kind is deque and value.maxlen is not None):
                 met[id(value)] = value
-                left.append((where if is_table else "", value))
+                left.append((where if sort == TABLE else "", value))
     return found
 
 
-def _is_a_table(value: object) -> bool:
-    kind = type(value)
-    if kind is deque:
-        return value.maxlen is None  # type: ignore[attr-defined]  # it is one
-    return kind is not Counter and issubclass(kind, dict | list | set | deque | ByFragment)
+OTHER, TABLE, MACHINE = range(3)
+_SORTS: dict[type, int] = {}
 
 
-def _is_a_machine(value: object) -> bool:
-    kind = type(value)
+def _sort_of(kind: type) -> int:
+    """Whether what is of this kind is a table, or a machine that may have some."""
+    if kind is not Counter and issubclass(kind, dict | list | set | deque | ByFragment):
+        sort = TABLE
+    else:
+        sort = MACHINE if _is_a_machine(kind) else OTHER
+    _SORTS[kind] = sort
+    return sort
+
+
+def _is_a_machine(kind: type) -> bool:
     room = kind.__module__
     return (
         room.startswith(ROOMS)
         and kind not in (FragmentState, LocalPartition)
         and not (room.startswith(NO_MACHINES) or room in VALUES)
-        and not isinstance(value, type)
+        and not issubclass(kind, type)
     )
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    kind = type(thing)
-    for name in getattr(thing, "__dict__", ()):
-        yield f"{kind.__name__}.{name}", thing.__dict__[name]
-    for slot in _slots_of(kind):
-        yield f"{kind.__name__}.{slot}", getattr(thing, slot, None)
+    yield from getattr(thing, "__dict__", {}).items()
+    for slot in _slots_of(type(thing)):
+        yield slot, getattr(thing, slot, None)
 
 
 _SLOTS: dict[type, list[str]] = {}
