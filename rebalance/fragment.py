@@ -27,7 +27,7 @@ from xxhash import xxh3_64_intdigest
 
 from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT, PUT, chain, digest_of, pack
 from rebalance.epochs import Epochs, epoch_at, noted, one_table
-from rebalance.links import Links
+from rebalance.links import Links, writes_between
 from wal.counters import PartitionCounter
 from wal.ids import COUNTER_MAX, Fragment, fragment_name
 from wal.records import Write
@@ -286,7 +286,7 @@ class FragmentState:
             if self.counter.highest_applied == end:
                 self.beyond = NOTHING
             else:
-                self.beyond = {start: write for start, write in self.beyond.items() if start >= end}
+                self.beyond = {write.start: write for write in writes_between(self, end, COUNTER_MAX)}
             self.unstable = links.writes
             self.stable, self.stable_digest, self.digest = links.stable, links.stable_digest, links.digest
             self.digests = links.digests

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from rebalance.deadlines import key_of, said, saying
 from rebalance.partition import LocalPartition, PartitionState, bytes_prepared
-from rebalance.ports import BYTES_OF_WORK, Node, Operation, Shipping
+from rebalance.ports import BYTES_OF_WORK, Node, Operation, Shipping, batch_bytes
 from wal import records as r
 from wal.ids import EXPIRIES, Namespace, TxId
 from wal.probe import probe
@@ -63,7 +63,7 @@ def prepare_in(epoch: int, prepare: r.Prepare, again: Again | None = None) -> r.
 
 def issued_first(core: Node, state: PartitionState) -> bool:
     """Whether what is prepared is too much for the batch that begins an epoch."""
-    return state.prepared_bytes > core.settings.supply_batch_bytes
+    return state.prepared_bytes > batch_bytes(core.settings)
 
 
 def issue_prepared(

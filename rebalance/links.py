@@ -10,9 +10,10 @@ Nothing rests on it: it is dropped where a write is undone, and without it, as b
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from rebalance.by_fragment import ByFragment
 from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT, digest_of, entries_of
 from wal.counters import PartitionCounter
 from wal.ids import Fragment
@@ -24,6 +25,7 @@ class Copy(Protocol):
 
     name: Fragment
     counter: PartitionCounter
+    stable: int
     unstable: list[tuple[int, int, Write]] | tuple[()]
     beyond: Mapping[int, Write]
     loading: bool
@@ -113,6 +115,19 @@ def _write_at(copy: Copy, start: int) -> Write | None:
     return found if at < len(copy.unstable) and (found := copy.unstable[at][2]).start == start else None
 
 
+def writes_between(copy: Copy, first: int, end: int) -> Iterator[Write]:
+    """Those of its tail that begin from `first` on and below `end`, without a look at the others; nothing is below a gap
+    that crosses either of them."""
+    spans = ((copy.stable, copy.counter.lwm - copy.stable), *copy.counter.ranges)
+    for start, delta in spans:
+        at, last = max(start, first), min(start + delta, end)
+        while at < last:
+            write = _write_at(copy, at)
+            assert write is not None, f"{copy}: nothing begins at {at}"
+            yield write
+            at = write.end
+
+
 def _end(entry: tuple[int, int, Write]) -> int:
     return entry[0]
 
@@ -122,6 +137,7 @@ class AllLinks:
 
     def __init__(self) -> None:
         self._links: dict[Fragment, Links] = {}
+        self._only_live = ByFragment[None]()  # being filled, and what is in doubt there came live, and nothing was undone
         self.made = 0  # keys, since the node started, beforehand or where a transfer ended
 
     def __len__(self) -> int:
@@ -141,8 +157,18 @@ class AllLinks:
     def end(self, copy: Copy, ready: FragmentReady) -> None:
         """The transfer is complete."""
         links = self._links.pop(copy.name, None)
+        self._only_live.pop(copy.name)
         self.made += copy.ready(ready.lwm, ready.digest, ready.epochs, full=ready.full, links=links)
+
+    def begin(self, name: Fragment) -> None:
+        """It was emptied, and is filled from now on."""
+        self._only_live[name] = None
+
+    def only_live(self, name: Fragment) -> bool:
+        """Whether each key in doubt is one of a write in its tail."""
+        return name in self._only_live
 
     def void(self, name: Fragment) -> None:
         """Something of it is undone, or all."""
         self._links.pop(name, None)
+        self._only_live.pop(name)

@@ -83,7 +83,11 @@ class TailReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CopyTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a copy has of one partition; in an answer, with the writes and prepares that the asker lacks."""
+    """What a copy has of one partition; in an answer, with the writes and prepares that the asker lacks.
+
+    Much comes in parts: of writes and prepares, one after the other, so many were `told` before these, or are here where
+    this asks on; and so many are `left`.
+    """
 
     partition: Number
     epoch: Number
@@ -91,13 +95,16 @@ class CopyTail(msgspec.Struct, frozen=True, array_like=True, gc=False):
     prepared: list[TxId]
     writes: list[r.Write]
     prepares: list[r.Prepare]
+    told: Number = 0
+    left: Number = 0
 
 
 class AskTail(msgspec.Struct, frozen=True, array_like=True, tag="ask-tail", gc=False):
-    """A new primary to an in-sync survivor: what do you have, of these partitions, that I lack?"""
+    """A new primary to an in-sync survivor: what do you have, of these partitions, that I lack? `in_parts`: I ask on."""
 
     version: Version
     copies: list[CopyTail]
+    in_parts: bool = False
 
 
 class Tail(msgspec.Struct, frozen=True, array_like=True, tag="tail", gc=False):
@@ -249,7 +256,7 @@ class Supply(msgspec.Struct, frozen=True, array_like=True, tag="supply", gc=Fals
         size = sum([len(value) for rows in self.rows for value in rows.values if value is not None])
         answers = sum(len(some.txs) for some in self.results)
         prepares = sum(work_of_writes(prepare.writes) for prepare in self.prepares)
-        beside = 2 * len(self.transfers) + work_of_writes(self.writes) + prepares + answers
+        beside = len(self.epochs) + 2 * len(self.transfers) + work_of_writes(self.writes) + prepares + answers
         return beside + rows // ROWS_A_WORK + size // BYTES_A_WORK
 
     @property

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -117,15 +117,6 @@ class LocalPartition:
             return role, True
         return role, leads != (None if before.lost else before.owners[0])
 
-    def become(self, placement: Placement, role: Role) -> None:
-        """It is that now.
-
-        A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
-        """
-        if role is _PRIMARY and not self.role.serves:
-            role = _PROMOTING
-        self.role, self.placement, self.epoch = role, placement, placement.epoch
-
     def activate(self) -> None:
         """Its promotion is done: the partition serves."""
         assert self.role is Role.PROMOTING, f"partition {self.number} is {self.role.value}: no promotion of it was due"
@@ -140,6 +131,16 @@ class LocalPartition:
         """... and did not."""
         if self.role is Role.DRAINING:
             self.role = Role.PRIMARY
+
+
+def become(changes: Iterable[tuple[LocalPartition, tuple[Placement, Role]]]) -> None:
+    """Partitions are that now: all that a map changes, which may be very many, in its one step.
+
+    A primary that stays in its epoch goes on serving; one that was about to hand over keeps the partition after all.
+    """
+    for local, (placement, role) in changes:
+        serves_not = role is _PRIMARY and not local.role.serves
+        local.role, local.placement, local.epoch = _PROMOTING if serves_not else role, placement, placement.epoch
 
 
 class PartitionState:

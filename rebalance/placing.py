@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TypeAlias
 
-from rebalance.partition import NOBODY, LocalPartition, Receivers, Role
+from rebalance.partition import NOBODY, LocalPartition, Receivers, Role, become
 from rebalance.rule import NewMap
 from rebalance.table import Placement, Topology
 from wal.ids import NodeId
@@ -66,6 +66,7 @@ class Placed:
         self._concern: list[LocalPartition] = []  # of those that moved, those that it leads by either map
         self._groups: list[Group] = []  # of each of those, where it has vouched for nobody
         self._grouped: dict[object, Group] = {}
+        self._raised: list[LocalPartition] = []
         self._left: list[LocalPartition] = []
         self._gone: list[LocalPartition] = []
         self._no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
@@ -115,6 +116,8 @@ class Placed:
                 self._concern.append(local)
                 self._groups.append(self._group_of(placement))
                 self._named.append(local)
+                if not was_role.in_sync:
+                    self._raised.append(local)
                 if is_new:
                     self._new[local.number] = None
             elif was_role.leads:
@@ -139,8 +142,7 @@ class Placed:
 
         What is being promoted already is told again, unless the map is a `light` one.
         """
-        for local, (placement, role) in zip(self.moved, self._becomes, strict=True):
-            local.become(placement, role)
+        become(zip(self.moved, self._becomes, strict=True))
         for local, known in zip(self._concern, self._groups, strict=True):
             local.needed, local.moving, local.receivers = known
             if local.number in vouched:
@@ -153,6 +155,7 @@ class Placed:
             moved=self.moved,
             changed=self._changed,
             promoted=promoted,
+            raised=self._raised,
             out=self._out,
             left=self._left,
             gone=self._gone,

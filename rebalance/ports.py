@@ -317,6 +317,15 @@ class Node(Fence, Protocol):
         those that are here, which are undone first."""
 
 
+BATCH_BYTES_MAX = WORK_MAX // 2 * BYTES_OF_WORK
+"""However large batches may be, one is made in one turn, and taken in one."""
+
+
+def batch_bytes(settings: Settings) -> int:
+    """How much of a transfer, or of what is prepared, is said at once."""
+    return min(settings.supply_batch_bytes, BATCH_BYTES_MAX)
+
+
 def may_act(node: Fence, version: Version) -> bool:
     """The fence, said once: whether this node may act on what was said under `version`.
 

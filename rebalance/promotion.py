@@ -15,24 +15,24 @@ invariant 4 of ARCHITECTURE.md holds:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import assert_never, get_args
 
-from rebalance.issuing import Again, issue_prepared, prepare_in, write_in
+from rebalance.beginning import beginning, epochs_after, starts
+from rebalance.issuing import Again, issue_prepared, write_in
 from rebalance.messages import AskTail, CopyTail, Tail, ToPromotion
-from rebalance.partition import LocalPartition, PartitionState, Role, bytes_prepared
-from rebalance.ports import MS, WORK_MAX, Node, Operation, Shipping, may_act
+from rebalance.partition import LocalPartition, Role, bytes_prepared
+from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Node, Operation, Shipping, may_act
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import work_of_prepared
 from rebalance.table import Placement
-from rebalance.tails import TAIL_BYTES_MAX, can_be, emptied, lacked_by, lags, newest_first, prepared_for
+from rebalance.tails import PART_WORK, Told, answer_to, can_be, emptied, lags, newest_first, work_to_tell
 from rebalance.telling import tail_of
 from rebalance.undone import what_stands
 from wal import records as r
-from wal.counters import CounterError, PartitionCounter
-from wal.ids import Fragment, Namespace, NodeId
+from wal.counters import CounterError
+from wal.ids import Fragment, NodeId, Version
 from wal.probe import probe
 
 PIECE_WORK = 500
@@ -60,7 +60,9 @@ class Promotion(Rule):
         self._alone: deque[LocalPartition] = deque()  # that have nobody to ask
         self._unasked: deque[int] = deque()  # of those that wait, or are foreseen
         self._foreseen: dict[int, tuple[NodeId, ...]] = {}  # partitions that a step is about to bring, and who has them
+        self._told = Told()
         self._early: dict[NodeId, dict[int, CopyTail]] = {}  # asked by who goes by a step that is not here yet
+        self._asks_on: dict[NodeId, bool] = {}  # of these, who is told in parts
         self._going_on = False
         self._ask_at = 0
 
@@ -105,41 +107,48 @@ class Promotion(Rule):
             probe("promotion.copy_was_let_go")
             self._waiting[local.number] = {n: a for n, a in answers.items() if n in local.needed}
             self._finish_if_complete(local.number)
+        self._told.keep(self._waiting)
 
     def _answer_early(self) -> None:
         """Whoever asked too early is answered by the step that came, some partitions at a time."""
         early, self._early = self._early, {}
         for sender, asked in early.items():
-            copies, work = list[CopyTail](), 0
+            copies, work, in_parts = list[CopyTail](), 0, self._asks_on[sender]
             for theirs in asked.values():
                 copies.append(theirs)
                 work += 1 + len(theirs.fragments)
                 if work >= PIECE_WORK:
-                    self.core.resume(partial(self.on_ask_tail, sender, AskTail(self.core.fence, copies)))
+                    again = AskTail(self.core.fence, copies, in_parts=in_parts)
+                    self.core.resume(partial(self.on_ask_tail, sender, again))
                     copies, work = [], 0
             if copies:
-                self.on_ask_tail(sender, AskTail(self.core.fence, copies))
+                self.on_ask_tail(sender, AskTail(self.core.fence, copies, in_parts=in_parts))
 
-    def begin(self, partitions: Iterable[LocalPartition]) -> None:
+    def begin(self, partitions: Sequence[LocalPartition]) -> None:
         """Become primary of these; whatever was under way before is void."""
         self._waiting, self._working_out, self._early, self.owed = {}, {}, {}, {}
-        self._beginning, self._alone, self._foreseen = {}, deque(), {}
+        self._beginning, self._alone, self._foreseen, self._told = {}, deque(), {}, Told()
         self._become(partitions)
 
-    def _become(self, partitions: Iterable[LocalPartition]) -> None:
-        known, unasked = self.core.replica.partitions, dict.fromkeys(self._unasked)
-        asked: dict[int, None] = {}
-        for local in partitions:
-            self.owed[local.number] = None
-            if local.number in known and known[local.number].epoch == local.epoch:
-                probe("promotion.went_on")  # its batch is on its way: replication sends it to the copies of the new map
-            elif local.needed:
-                self._waiting[local.number] = dict.fromkeys(local.needed)
-                if local.number not in unasked and self._foreseen.get(local.number) == local.needed:
-                    asked[local.number] = None
-            else:
-                self._alone.append(local)
+    def _become(self, partitions: Sequence[LocalPartition]) -> None:
+        unasked, asked = dict.fromkeys(self._unasked), dict[int, None]()
+        self.owed |= dict.fromkeys([local.number for local in partitions])
+        self._alone.extend([local for local in partitions if not local.needed])  # may be all that there are
+        for local in [local for local in partitions if local.needed]:
+            if self._has_begun(local):
+                continue
+            self._waiting[local.number] = dict.fromkeys(local.needed)
+            if local.number not in unasked and self._foreseen.get(local.number) == local.needed:
+                asked[local.number] = None
         self._ask(but=asked)
+
+    def _has_begun(self, local: LocalPartition) -> bool:
+        """Whether its epoch began under an earlier map: its batch is on its way, to the copies of the new one by now."""
+        state = self.core.replica.partitions.get(local.number)
+        if state is None or state.epoch != local.epoch:
+            return False
+        probe("promotion.went_on")
+        return True
 
     def _ask(self, but: Container[int] = ()) -> None:
         """Ask all who have not answered, save about partitions that were asked about before they were this node's."""
@@ -157,6 +166,9 @@ class Promotion(Rule):
         work = 0
         while self._alone and work < PIECE_WORK:
             local = self._alone.popleft()
+            if self._has_begun(local):
+                work += 1
+                continue
             work += FINISH_WORK + EPOCH_WORK * len(partition(local.number).fragments)
             self._finish(local, {})
             work += work_of_prepared(partition(local.number))
@@ -167,9 +179,9 @@ class Promotion(Rule):
             mine, answers = self._tail_of(number), self._waiting.get(number)
             for survivor in self._foreseen.get(number, ()) if answers is None else answers:
                 if answers is None or answers[survivor] is None:
-                    by_survivor.setdefault(survivor, []).append(mine)
+                    by_survivor.setdefault(survivor, []).append(self._told.question(survivor, mine))
         for survivor, copies in by_survivor.items():
-            core.send(survivor, AskTail(core.fence, copies))
+            core.send(survivor, AskTail(core.fence, copies, in_parts=True))
         core.work += work
         if self._alone or self._unasked:
             self._going_on = True
@@ -191,57 +203,70 @@ class Promotion(Rule):
         core = self.core
         if not may_act(core, message.version):
             return
-        answers: list[CopyTail] = []
+        asked: list[CopyTail] = []
         early: list[CopyTail] = []
-        size = 0
-        core.work += sum(1 + len(theirs.fragments) for theirs in message.copies)
         for theirs in message.copies:
             local = core.local[theirs.partition] if theirs.partition < len(core.local) else None
             if local is None or local.role is Role.NONE:
                 continue  # a light step let this copy go, of which a new primary will hear
-            if local.placement.primary != sender:
-                early.append(theirs)  # it is another's, or will be this one's by a step that is on its way here
-                continue
-            state = core.replica.partition(theirs.partition)
-            if emptied(state):
-                continue  # it survived in name only: its heartbeats say so, and the next map will not list it
-            mine = self._tail_of(theirs.partition)
-            try:
-                writes = lacked_by(theirs, state)
-            except (CounterError, ValueError) as nonsense:
-                core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
-                continue
-            prepares = prepared_for(theirs, state)
-            answers.append(
-                CopyTail(mine.partition, mine.epoch, mine.fragments, mine.prepared, writes=writes, prepares=prepares)
-            )
-            size += sum(map(bytes_prepared, prepares))
-            if size >= TAIL_BYTES_MAX:
-                probe("promotion.answers_in_several_tails")
-                core.send(sender, Tail(message.version, answers))
-                answers, size = [], 0
+            # Else it is another's, or will be this one's by a step that is on its way here.
+            (asked if local.placement.primary == sender else early).append(theirs)
+        core.work += len(message.copies)
         if early:
             probe("promotion.asked_before_the_step")
             self._early.setdefault(sender, {}).update((theirs.partition, theirs) for theirs in early)
+            self._asks_on[sender] = message.in_parts
+        core.in_pieces(self._answer(sender, message.version, asked, in_parts=message.in_parts))
+
+    def _answer(self, sender: NodeId, version: Version, asked: list[CopyTail], *, in_parts: bool) -> Iterator[int]:
+        """As much as a message holds in each."""
+        core = self.core
+        answers: list[CopyTail] = []
+        work = 0
+        for theirs in asked:
+            if not may_act(core, version) or core.local[theirs.partition].placement.primary != sender:
+                return  # it is asked again, if this is wanted still
+            state = core.replica.partition(theirs.partition)
+            if emptied(state):
+                continue  # it survived in name only: its heartbeats say so, and the next map will not list it
+            try:
+                answer = answer_to(theirs, self._tail_of(theirs.partition), state, in_parts=in_parts)
+            except (CounterError, ValueError) as nonsense:
+                core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
+                continue
+            more = work_to_tell(answer)
+            if answers and work + more > PART_WORK:
+                probe("promotion.answers_in_several_tails")
+                core.send(sender, Tail(version, answers))
+                yield work
+                answers, work = [], 0
+            answers.append(answer)
+            work += more
         if answers:
-            core.send(sender, Tail(message.version, answers))
+            core.send(sender, Tail(version, answers))
+        yield work
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
         if message.version != self.core.fence:
             return
-        self.core.work += len(message.copies)
-        heard: list[int] = []
+        self.core.work += sum(map(work_to_tell, message.copies))
+        complete: list[int] = []
         for answer in message.copies:
             answers = self._waiting.get(answer.partition)
-            if answers is None or sender not in answers:
+            if answers is None or sender not in answers or answers[sender] is not None:
                 continue
             if not can_be(answer, self.core.local[answer.partition].epoch):
                 probe("promotion.no_survivor_has_that")
                 continue  # it is asked again
-            answers[sender] = answer
-            heard.append(answer.partition)
-        self.core.in_pieces(self._finish_those(heard))
+            whole, ask_on = self._told.hear(sender, answer)
+            if whole is not None:
+                answers[sender] = whole
+                complete.append(answer.partition)
+            elif ask_on:
+                question = self._told.question(sender, self._tail_of(answer.partition))
+                self.core.send(sender, AskTail(self.core.fence, [question], in_parts=True))
+        self.core.in_pieces(self._finish_those(complete))
 
     def _finish_those(self, numbers: list[int]) -> Iterator[int]:
         for number in numbers:
@@ -266,8 +291,24 @@ class Promotion(Rule):
             self._take_over(number, answers)
 
     def _take_over(self, number: int, answers: dict[NodeId, CopyTail | None]) -> None:
+        if self._waiting.get(number) is answers:  # else there are other survivors by now, or another primary
+            self._working_out[number] = answers
+            self.core.in_pieces(self._fetch(number, answers))
+
+    def _fetch(self, number: int, answers: dict[NodeId, CopyTail | None]) -> Iterator[int]:
+        """Log what is prepared elsewhere and not here, which may be much, before all else is taken in one step.
+
+        Nothing rests on that: it is the same vote, whatever comes of this, and who leads next finds it.
+        """
+        state = self.core.replica.partition(number)
+        newest = max(state.epoch, *(answer.epoch for answer in newest_first(answers)))
+        for prepare in [prepare for answer in newest_first(answers) for prepare in answer.prepares]:
+            if self._waiting.get(number) is not answers:
+                return
+            if prepare.epoch >= newest and self._has_fetched(prepare):
+                yield 1 + bytes_prepared(prepare) // BYTES_OF_WORK
         if self._waiting.get(number) is not answers:
-            return  # there are other survivors by now, or another primary
+            return
         self._working_out.pop(number, None)
         del self._waiting[number]
         self._finish(self.core.local[number], {n: a for n, a in answers.items() if a is not None})
@@ -321,7 +362,7 @@ class Promotion(Rule):
         core = self.core
         local, state = core.local[number], core.replica.partition(number)
         package: list[r.Record] = []
-        package.extend(_epochs_after(number, state, lowest))
+        package.extend(epochs_after(number, state, lowest))
         lacked = [
             write
             for namespace, fragment in state.fragments.items()
@@ -332,7 +373,7 @@ class Promotion(Rule):
         if lacked:
             probe("promotion.survivor_lacked_writes")
             package.append(r.History(lacked))
-        start, own = _begin(local, state, again)
+        start, own = beginning(local, state, again)
         package.append(start)
         package.extend(own)
         for record in (start, *own):
@@ -348,7 +389,7 @@ class Promotion(Rule):
             if answer.epoch > state.epoch:
                 probe("promotion.survivor_had_newer_epoch")
                 tables = [(report.namespace, report.epochs) for report in answer.fragments]
-                for record in _starts(number, tables, state.epoch, answer.epoch):
+                for record in starts(number, tables, state.epoch, answer.epoch):
                     core.log(record)
             new = [w for w in answer.writes if not core.replica.fragment(w.fragment).counter.covers(w.start, w.delta)]
             if answer.epoch < state.epoch:
@@ -359,9 +400,16 @@ class Promotion(Rule):
                 core.log(r.History(new))
                 self.fetched += sum(w.delta for w in new)
             for prepare in answer.prepares:
-                if prepare.tx not in state.prepared and prepare.epoch >= state.epoch:
-                    probe("promotion.fetched_prepare")
-                    core.log(prepare)
+                if prepare.epoch >= state.epoch:
+                    self._has_fetched(prepare)
+
+    def _has_fetched(self, prepare: r.Prepare) -> bool:
+        """Whether a vote of a survivor was not here, and is now."""
+        if prepare.tx in self.core.replica.partition(prepare.partition).prepared:
+            return False
+        probe("promotion.fetched_prepare")
+        self.core.log(prepare)
+        return True
 
     def _done(self, local: LocalPartition) -> None:
         """Its epoch is on every in-sync copy."""
@@ -387,51 +435,3 @@ class Promotion(Rule):
                 self.on_tail(sender, message)
             case _:
                 assert_never(message)
-
-
-def _begin(local: LocalPartition, state: PartitionState, again: Again) -> tuple[r.EpochStart, list[r.Record]]:
-    """The epoch's start, and what is issued again in it: applied writes, closed gaps, prepared transactions."""
-    number, epoch = local.number, local.epoch
-    firsts: list[tuple[Namespace, int]] = []
-    taken: dict[Namespace, list[tuple[int, int]]] = {}
-    first = [prepare for prepare in state.prepared.values() if prepare.epoch == epoch]
-    prepared = [prepare_in(epoch, prepare, again) for prepare in state.prepared.values() if prepare.epoch < epoch]
-    for write in chain(again.writes, *(prepare.writes for prepare in first + prepared)):
-        taken.setdefault(write.namespace, []).append((write.start, write.delta))
-    gaps: list[r.Range] = []
-    for namespace, fragment in state.fragments.items():
-        lwm = fragment.counter.lwm
-        firsts.append((namespace, lwm + 1))
-        if namespace in taken:
-            counter = PartitionCounter(lwm)
-            for start, delta in taken[namespace]:
-                counter.update(start, delta)
-            gaps.extend((namespace, *gap) for gap in counter.missing(counter.highest_applied))
-    records: list[r.Record] = []
-    if again.writes:
-        probe("promotion.issued_again")
-        records.append(r.Update(again.writes))
-    if gaps:
-        probe("promotion.closed_gaps")
-        records.append(r.NoOp(number, epoch, gaps))
-    if first or prepared:
-        probe("promotion.kept_prepared")
-    return r.EpochStart(number, epoch, firsts), records + prepared
-
-
-def _epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:
-    """The starts of the epochs that a survivor at `epoch` has not taken part in, as this copy knows them."""
-    return _starts(number, [(ns, f.epochs) for ns, f in state.fragments.items()], epoch, state.epoch)
-
-
-def _starts(
-    number: int, tables: Iterable[tuple[Namespace, Iterable[tuple[int, int]]]], above: int, up_to: int
-) -> list[r.EpochStart]:
-    firsts: dict[int, list[tuple[Namespace, int]]] = {}
-    for namespace, table in tables:
-        for epoch, first in table:
-            if above < epoch <= up_to:
-                firsts.setdefault(epoch, []).append((namespace, first))
-    if above < up_to:
-        firsts.setdefault(up_to, [])
-    return [r.EpochStart(number, epoch, firsts[epoch]) for epoch in sorted(firsts)]

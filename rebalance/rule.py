@@ -30,6 +30,8 @@ class NewMap(msgspec.Struct, frozen=True):
     """Those that it led, and leads no more."""
     gone: list[LocalPartition] = []
     """Of those that moved, those that it has nothing to do with now."""
+    raised: list[LocalPartition] = []
+    """Of those that it is named primary of, those whose copy here was not in sync, as far as this life knows."""
 
 
 def drop(kept: dict[int, Any], gone: Container[int]) -> None:

@@ -13,7 +13,7 @@ or is doubted, is no number: `NOT_WHOLE`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -85,7 +85,7 @@ def sums_in(copies: Sequence[CopyReport]) -> dict[int, int]:
 
 
 def in_doubt(
-    topology: Topology, singles: Mapping[NodeId, SingleMap], reset: Container[int]
+    topology: Topology, singles: Mapping[NodeId, SingleMap], reset: Iterable[int]
 ) -> Generator[int, None, frozenset[int]]:
     """The partitions whose copies are not all alike, as those say that have reported, in pieces.
 
@@ -101,7 +101,7 @@ def in_doubt(
     for single in singles.values():
         for number, node in single.vouched:
             vouched.setdefault(number, []).append(node)
-    found: list[int] = []
+    begins_again, found = frozenset(reset), list[int]()
     by_name: dict[str, Mapping[int, int] | None] = {}  # few, for very many partitions
     for number, placement in enumerate(topology.placements):
         told = set[int | None]()
@@ -111,7 +111,7 @@ def in_doubt(
             if (its := by_name[name]) is not None:
                 told.add(its.get(number))
         waited = {sums[n].get(number) for n in vouched[number] if n in sums} if number in vouched else ()
-        if placement.lost or number in reset or len(told) > 1 or NOT_WHOLE in told or NOT_WHOLE in waited:
+        if placement.lost or number in begins_again or len(told) > 1 or NOT_WHOLE in told or NOT_WHOLE in waited:
             found.append(number)
         if not number % ADDED_AT_ONCE:
             yield ADDED_AT_ONCE // COMPARED_OF_WORK

@@ -171,7 +171,7 @@ class SupplySide(Rule):
         session.partitions.append(number)
         self.vouching.supplies(number, sender, session.number)
         first.epochs.append((number, local.epoch))
-        session.say_prepared(state, first, core.settings.supply_batch_bytes)
+        session.say_prepared(state, first, session.most_bytes(core))
         for fragment in state.fragments.values():
             session.read.extend(fragment.beyond.values())  # the log alone would not say that it counts
         for namespace, choice in choices.items():
@@ -306,13 +306,13 @@ class SupplySide(Rule):
             if not self.throttle.admits(session.node, core.now):
                 self._wake()
                 return
-            most = min(core.settings.supply_batch_bytes, self.throttle.rate or MANY)
+            most = min(session.most_bytes(core), self.throttle.rate or MANY)
             if session.firsts:
                 self._send(session, _at(session.next_first(), core.fence))
             elif not session.planned:
                 return
             elif session.prepared:
-                self._send(session, session.next_prepared(core, core.settings.supply_batch_bytes))
+                self._send(session, session.next_prepared(core, session.most_bytes(core)))
             elif session.fetch:
                 self._send(session, self._batch(session, rows=[session.next_fetched(core, most)]))
             elif session.read or (session.history_over and (session.history or session.missed)):
@@ -320,8 +320,7 @@ class SupplySide(Rule):
             elif session.history:
                 if not session.reading:
                     session.reading = True
-                    bound = core.settings.supply_batch_bytes
-                    core.task(ReadHistory((session.node, session.number), bound, WRITES_MAX))
+                    core.task(ReadHistory((session.node, session.number), session.most_bytes(core), WRITES_MAX))
                 return
             elif session.full:
                 some = session.next_rows(core, most)

@@ -16,7 +16,7 @@ from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
 from rebalance.partition import PartitionState, bytes_prepared
-from rebalance.ports import BYTES_OF_WORK, Node
+from rebalance.ports import BYTES_OF_WORK, Node, batch_bytes
 from rebalance.vouching import Awaited
 from wal import records as r
 from wal.ids import Fragment, Namespace, NodeId, TxId
@@ -135,6 +135,11 @@ class Session:
         named = [(state.number, tx) for tx in state.prepared]
         first.open.extend(named)
         self.prepared.extend(named)
+
+    @staticmethod
+    def most_bytes(core: Node) -> int:
+        """So much it says at once."""
+        return batch_bytes(core.settings)
 
     def was_read(self, core: Node, writes: list[r.Write], most: int) -> None:
         """This was read. It ends with the first write of more than `most` keys, which is said in another turn."""

@@ -1,18 +1,111 @@
-"""What copies say of their tails to a new primary, and what of it is news to whom: plain functions over what was said."""
+"""What copies say of their tails to a new primary, and what of it is news to whom: plain functions over what was said.
+
+What one of them has that the other lacks may be much, so it is told in parts. Each is asked for, and made of what is here
+then: that stays as it is until the new primary begins its epoch, which it does when it has heard all. Where what is told is
+not as long as it was, because a step came in between, it is told from the beginning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from itertools import chain, islice
+
+from msgspec import structs
 
 from rebalance.fragment import FragmentState
-from rebalance.messages import CopyTail
+from rebalance.messages import ROW_BYTES, CopyTail
 from rebalance.partition import PartitionState, bytes_prepared
+from rebalance.ports import BYTES_OF_WORK, WORK_MAX
 from wal import records as r
 from wal.ids import Namespace, NodeId
 from wal.probe import probe
 
 TAIL_BYTES_MAX = 64 << 20
 """Of what is prepared in one partition, in an answer; no `supply_batch_bytes` may be more."""
+
+PART_WORK = WORK_MAX // 2
+"""Of what one message tells: it is put together in one turn, and taken in one. What is larger goes by itself."""
+
+
+def answer_to(theirs: CopyTail, mine: CopyTail, state: PartitionState, *, in_parts: bool) -> CopyTail:
+    """What a copy tells who asked, as far as it goes into one message, if that one asks on; `mine` is what it has.
+
+    Raises ValueError where nobody can have what was said.
+    """
+    writes, prepares = lacked_by(theirs, state), prepared_for(theirs, state)
+    if not in_parts:
+        return structs.replace(mine, writes=writes, prepares=prepares)
+    many = len(writes) + len(prepares)
+    told = theirs.told if theirs.told <= many else 0
+    before, work, count = max(0, told - len(writes)), 0, 0
+    for some in chain(([w] for w in islice(writes, told, None)), (p.writes for p in islice(prepares, before, None))):
+        if work >= PART_WORK:
+            probe("promotion.answers_in_parts")
+            break
+        work += _work_of(some)
+        count += 1
+    of_writes = min(count, max(0, len(writes) - told))
+    return structs.replace(
+        mine,
+        writes=writes[told : told + of_writes],
+        prepares=prepares[before : before + count - of_writes],
+        told=told,
+        left=many - told - count,
+    )
+
+
+def work_to_tell(answer: CopyTail) -> int:
+    """What it is to say an answer, or to hear it; to take what it brings is another thing."""
+    writes = sum(_work_of([write]) for write in answer.writes)
+    return 1 + len(answer.fragments) + writes + sum(_work_of(prepare.writes) for prepare in answer.prepares)
+
+
+def _work_of(writes: list[r.Write]) -> int:
+    size = sum(ROW_BYTES * len(w.keys) + sum(map(len, w.keys)) + sum(map(len, filter(None, w.values))) for w in writes)
+    return 1 + size // BYTES_OF_WORK
+
+
+class Told:
+    """What survivors have told of partitions of which something is left to tell."""
+
+    def __init__(self) -> None:
+        self._so_far: dict[tuple[int, NodeId], CopyTail] = {}
+
+    def hear(self, survivor: NodeId, part: CopyTail) -> tuple[CopyTail | None, bool]:
+        """All that it has to tell, if this was the last part; and whether it is asked on, where this was news."""
+        key = part.partition, survivor
+        before = self._so_far.pop(key, None)
+        told = _joined(before, part)
+        if told is None:
+            probe("promotion.is_told_from_the_beginning")
+            return None, True
+        if not told.left:
+            return told, False
+        self._so_far[key] = told
+        return None, told is not before
+
+    def question(self, survivor: NodeId, mine: CopyTail) -> CopyTail:
+        """What it is asked: what is here, and how much of its answer is."""
+        told = self._so_far.get((mine.partition, survivor)) if self._so_far else None
+        return mine if told is None else structs.replace(mine, told=_end_of(told))
+
+    def keep(self, waiting: Mapping[int, Container[NodeId]]) -> None:
+        """Of these partitions these are asked on, and nobody else."""
+        for key in [key for key in self._so_far if key[1] not in waiting.get(key[0], ())]:
+            del self._so_far[key]
+
+
+def _joined(before: CopyTail | None, part: CopyTail) -> CopyTail | None:
+    """What was told so far, with another part; None: that does not follow."""
+    if before is None or (before.epoch, _end_of(before) + before.left) != (part.epoch, _end_of(part) + part.left):
+        return None if part.told else part
+    if part.told != _end_of(before):
+        return before
+    return structs.replace(part, writes=before.writes + part.writes, prepares=before.prepares + part.prepares, told=0)
+
+
+def _end_of(answer: CopyTail) -> int:
+    return answer.told + len(answer.writes) + len(answer.prepares)
 
 
 def newest_first(answers: Mapping[NodeId, CopyTail | None]) -> list[CopyTail]:

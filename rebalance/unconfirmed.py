@@ -9,13 +9,13 @@ transfer is linked to its history (`rebalance.links`), and freed afterwards wher
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK
 from rebalance.ports import Node
 from wal import records as r
 from wal.probe import probe
-from wal.records import Write
 
 KEYS_AT_ONCE = 1_000
 LINKED_OF_WORK = 4
@@ -39,7 +39,7 @@ class Unconfirmed:
         self._epoch = epoch
         self._keys: list[bytes] = []
         self._dropped = True  # some, since they were told apart
-        self._over: Mapping[int, Write] | None = None  # the copy is whole, and this is freed
+        self._over: list[Mapping[Any, Any]] | None = None  # the copy is whole, and this is freed
 
     def step(self, core: Node) -> bool:
         """Do a piece; whether it was the last one."""
@@ -55,23 +55,26 @@ class Unconfirmed:
             probe("demand.linked_beforehand")
             return False
         self._keys = core.replica.unconfirmed(fragment, self._ready.lwm)
-        core.work += len(fragment.suspects) // KEYS_A_WORK + 1
+        looked = len(self._keys) if core.replica.links.only_live(self.name) else len(fragment.suspects)
+        core.work += looked // KEYS_A_WORK + 1
         if len(self._keys) > KEYS_AT_ONCE and self._dropped:
             self._dropped = False
             return False
         core.work += len(self._keys)
-        self._over = fragment.beyond
+        self._over = [fragment.beyond, fragment.suspects]
         core.log(self._ready)
         return False
 
     def _free(self, core: Node) -> bool:
         """What came live is the copy's tail by now, or forgotten: what held it is not needed any more."""
-        over = self._over
-        if isinstance(over, dict):
+        assert self._over is not None
+        while self._over and not self._over[-1]:
+            self._over.pop()
+        if self._over and isinstance(over := self._over[-1], dict):
             for _ in range(min(FREED_AT_ONCE, len(over))):
                 over.popitem()
             core.work += FREED_AT_ONCE // FREED_OF_WORK
-        return not over
+        return not self._over
 
     def _drop(self, core: Node) -> None:
         """Drop some of them, but for what was written above the transfer meanwhile."""

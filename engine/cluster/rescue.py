@@ -213,6 +213,9 @@ class Rescue(Rule):
         if rest:
             core.send(tuple(rest), Commit(topology.version, encoded))
         self.exchange.adopt(topology, encoded)
+        core.next_turn(lambda: self._answer(asked, topology, told))  # it names each partition that has begun again
+
+    def _answer(self, asked: _Asked, topology: Topology, told: str) -> None:
         body = as_object(topology.interventions[-1]) | {"version": str(topology.version), "told": told}
         self.desk.reply(asked.session, Report(asked.request, msgspec.json.encode(body)))
 

@@ -314,8 +314,8 @@ class Machines:
         core, known = self.core, self.core.replica.partitions
         if core.topology is None or not core.topology.interventions:
             return
-        states = map(known.get, [local.number for local in new.promoted])
-        for state in [state for state in states if state is not None and state.fragments]:
+        states = [state for local in new.raised if (state := known.get(local.number)) is not None and state.fragments]
+        for state in states:
             for namespace in [namespace for namespace, fragment in state.fragments.items() if fragment.loading]:
                 core.log(r.FragmentClear(namespace, state.number, "the partition begins again with nothing", True))
 

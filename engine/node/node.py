@@ -75,6 +75,11 @@ from wal.ids import TABLE_MAX, NodeId
 
 _wake_at: Callable[[Rule], int] = attrgetter("wake_at")
 
+DROPPED_AT_ONCE = 500
+"""Of so many fragments one record says how far the log does not reach back any more;"""
+DROPPED_OF_WORK = 4
+"""and so many are as much work as one thing that is decided."""
+
 
 class Node(Machines):
     """The deciding half of a node. `replica` is what recovery made of its directory; `affinity` must be every node's."""
@@ -246,8 +251,7 @@ class Node(Machines):
             case HistoryRead():
                 self.supply.on_history(event)
             case LogMayShrink(trimmed):
-                core.log(trimmed)
-                core.task(TrimLog(trimmed.first_lsn))
+                core.little_by_little(self._shrink(trimmed))
             case _:
                 assert_never(event)
 
@@ -259,6 +263,17 @@ class Node(Machines):
         core.log(r.Checkpoint(lsn))
         self.writes.origins.begin_again()
         self.checkpointing = False
+
+    def _shrink(self, trimmed: r.Trimmed) -> Iterator[int]:
+        """Say what the log will not have any more, of very many fragments in several records; then that may go."""
+        core, dropped, at = self.core, trimmed.dropped, 0
+        while len(dropped) - at > DROPPED_AT_ONCE:
+            core.log(r.Trimmed(0, dropped[at : at + DROPPED_AT_ONCE]))
+            at += DROPPED_AT_ONCE
+            yield DROPPED_AT_ONCE // DROPPED_OF_WORK
+        core.log(r.Trimmed(trimmed.first_lsn, dropped[at:]))
+        core.task(TrimLog(trimmed.first_lsn))
+        yield 1 + (len(dropped) - at) // DROPPED_OF_WORK
 
     def _ask(self, session: SessionId, request: Request) -> None:
         core = self.core

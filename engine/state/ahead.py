@@ -168,6 +168,9 @@ class Watch:
     def void(self, name: Fragment) -> None:
         """Rows were emptied, or are in doubt from now on."""
         self._links.void(name)
+        self._look_anew(name)
+
+    def _look_anew(self, name: Fragment) -> None:
         for ahead in self._writes.pop(name, ()):
             probe("ahead.looked_in_vain")
             ahead.newer = None
@@ -175,7 +178,7 @@ class Watch:
     def forget(self) -> None:
         """Another map came: all of them are begun anew."""
         for name in list(self._writes):
-            self.void(name)
+            self._look_anew(name)
 
 
 def work_out(

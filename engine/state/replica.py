@@ -349,7 +349,7 @@ class Replica:
 
     def unconfirmed(self, fragment: FragmentState, lwm: int) -> list[bytes]:
         """Rows in doubt that go when a transfer up to `lwm` ends which has not told of them."""
-        return unconfirmed(fragment, lwm)
+        return unconfirmed(fragment, lwm, only_live=self.links.only_live(fragment.name))
 
     def _clear(self, name: Fragment, *, gone: bool, kept: bool = False) -> None:
         self.changes.keep(name)
@@ -370,6 +370,7 @@ class Replica:
             fragment = self.ensure_fragment(name)
             tombstones = fragment.tombstones if kept else NOTHING
             fragment.clear(loading=True)
+            self.links.begin(name)
             fragment.tombstones = tombstones
             self.changes.touch(fragment)
             self._reserve_again(name[1])

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
 from rebalance.fragment import NEWEST, NOTHING, FragmentState
+from rebalance.links import writes_between
 from wal import records as r
-from wal.ids import Fragment
+from wal.ids import COUNTER_MAX, Fragment
 from wal.probe import probe
 
 
@@ -98,10 +99,15 @@ def has_none_of(store: LayeredStore, name: Fragment, keys: Sequence[bytes]) -> b
     return not following or following[0][0] > max(keys)
 
 
-def unconfirmed(fragment: FragmentState, lwm: int) -> list[bytes]:
+def unconfirmed(fragment: FragmentState, lwm: int, *, only_live: bool) -> list[bytes]:
     """Of the keys in doubt those that a transfer, complete up to `lwm`, would have to tell of: nothing was written to them
-    above that. Very many may be in doubt, so they are only told apart."""
-    return [key for key, counter in fragment.suspects.items() if counter <= lwm]
+    above that. Very many may be in doubt, so they are only told apart; and where they came live, the writes up to there
+    name those, which are few: what came since the transfer began lies above."""
+    suspects = fragment.suspects
+    if not only_live:
+        return [key for key, counter in suspects.items() if counter <= lwm]
+    keys = dict.fromkeys(key for write in writes_between(fragment, 0, lwm) for key in write.keys)
+    return [key for key in keys if suspects.get(key, COUNTER_MAX) <= lwm]
 
 
 def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, keys: list[bytes], lwm: int) -> None:

@@ -72,7 +72,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_ms: Annotated[int, _is("longest time between two checkpoints", 10, _DAY)] = 60_000
     checkpoint_bytes: Annotated[int, _is("changes in memory that make one due", _KIB, 64 * _GIB)] = 48 << 20
     max_parallel_migrations: Annotated[int, _is("large partitions supplied in full at a time", 1, 16384)] = 10
-    supply_batch_bytes: Annotated[int, _is("size of a batch of a transfer", _KIB, 64 * _MIB)] = 512 << 10
+    supply_batch_bytes: Annotated[
+        int, _is("size of a batch of a transfer; of what is above 4 MiB nothing comes", _KIB, 64 * _MIB)
+    ] = 512 << 10
     supply_credit: Annotated[int, _is("batches of a transfer that may be under way", 1, 1_000)] = 16
     backlog_bytes_max: Annotated[int, _is("live writes kept for a copy that is loading", _KIB, 64 * _GIB)] = 64 << 20
     anti_entropy_ms: Annotated[int, _is("live copies are compared once in so long; 0: they are not", 0, _DAY)] = 30_000

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from engine.state.replica import Replica
+from engine.state.rows import unconfirmed
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.chained import DIGEST_EVERY, entries_of
@@ -53,8 +54,15 @@ def told(story: list[r.Record], link: Callable[[Replica], object]) -> Replica:
     for record in story:
         replica.apply(record)
         link(replica)
+    fragment = replica.fragment(NAME)
+    undone = any(isinstance(record, r.Undo) for record in story) or any(
+        isinstance(record, r.EpochStart) for record in story
+    )
+    assert replica.links.only_live(NAME) is not undone
+    assert sorted(replica.unconfirmed(fragment, UP_TO)) == sorted(unconfirmed(fragment, UP_TO, only_live=False))
     replica.apply(READY)
     replica.check()
+    assert not replica.links.only_live(NAME)
     return replica
 
 

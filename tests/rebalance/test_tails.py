@@ -9,11 +9,13 @@ import pytest
 
 from engine.turn.settings import Settings
 from rebalance import tails
+from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail
 from rebalance.partition import PartitionState
-from rebalance.tails import TAIL_BYTES_MAX, prepared_for
-from tests.rebalance.test_promotions import promote, served
-from tests.rebalance.test_transfers import READER, three
+from rebalance.tails import TAIL_BYTES_MAX, Told, answer_to, prepared_for
+from tests.rebalance.test_promotions import promote, reaches, served
+from tests.rebalance.test_transfers import READER, TROUBLES, once, three
+from tests.support.probes import heard
 from wal import records as r
 from wal.ids import TxId, tx_of
 
@@ -66,12 +68,99 @@ def test_no_epoch_may_begin_with_more_than_an_answer_carries() -> None:
     assert most <= TAIL_BYTES_MAX, "whatever its setting on the node that began it"
 
 
+def asked_on(copy: PartitionState, theirs: CopyTail, told: Told, repeat: int) -> tuple[CopyTail, list[CopyTail]]:
+    """All that a copy has to tell who asks on, as that one hears it, each part so often; and the parts."""
+    parts = list[CopyTail]()
+    while True:
+        question = told.question("n2", theirs)
+        parts.append(answer_to(question, CopyTail(0, copy.epoch, [], [], [], []), copy, in_parts=True))
+        for _ in range(repeat):
+            whole, ask_on = told.hear("n2", parts[-1])
+            if whole is not None:
+                assert not ask_on
+                return whole, parts
+        assert ask_on is (repeat == 1)
+
+
+@pytest.fixture
+def much(monkeypatch: pytest.MonkeyPatch) -> PartitionState:
+    """A copy in epoch 2 with writes and votes of which each is a part."""
+    monkeypatch.setattr(tails, "PART_WORK", 1)
+    state = PartitionState(0)
+    state.epoch = 2
+    fragment = state.fragments["acc"] = FragmentState(("acc", 0))
+    for start in (0, 1, 5):
+        fragment.apply(r.Write("acc", 0, 2, start, [b"k"], values=[b"v"]))
+    votes(state, [60, 40, 30])
+    return state
+
+
+@pytest.mark.parametrize("repeat", [1, 2], ids=["each once", "each twice"])
+def test_what_is_told_in_parts_is_what_is_told_at_once(much: PartitionState, repeat: int) -> None:
+    theirs = asker(2, [])
+    mine = CopyTail(0, much.epoch, [], [], [], [])
+    told = Told()
+    whole, parts = asked_on(much, theirs, told, repeat)
+    assert whole == answer_to(theirs, mine, much, in_parts=False)
+    assert len(parts) == 6
+    assert all(len(part.writes) + len(part.prepares) == 1 for part in parts)
+    assert told.question("n2", theirs) == theirs, "nothing is kept of it"
+
+
+def test_who_does_not_ask_on_is_told_all_at_once(much: PartitionState) -> None:
+    """One of an older version, which takes whatever it is told for all that there is."""
+    answer = answer_to(asker(2, []), CopyTail(0, 2, [], [], [], []), much, in_parts=False)
+    assert (len(answer.writes), len(answer.prepares), answer.left) == (3, 3, 0)
+    assert Told().hear("n2", answer) == (answer, False), "and what an older one tells is all, too"
+
+
+def test_where_there_is_something_else_to_tell_it_is_told_from_the_beginning(much: PartitionState) -> None:
+    theirs, told, mine = asker(2, []), Told(), CopyTail(0, 2, [], [], [], [])
+    assert told.hear("n2", answer_to(theirs, mine, much, in_parts=True)) == (None, True)
+    del much.prepared[tx_of(SESSION, 2)]
+    with heard() as reached:
+        assert told.hear("n2", answer_to(told.question("n2", theirs), mine, much, in_parts=True)) == (None, True)
+    assert "promotion.is_told_from_the_beginning" in reached
+    whole, parts = asked_on(much, theirs, told, 1)
+    assert whole == answer_to(theirs, mine, much, in_parts=False)
+    assert parts[0].told == 0
+
+
+def test_parts_of_who_is_let_go_meanwhile_are_forgotten(much: PartitionState) -> None:
+    theirs, told = asker(2, []), Told()
+    told.hear("n2", answer_to(theirs, CopyTail(0, 2, [], [], [], []), much, in_parts=True))
+    told.keep({0: {"n2": None}, 1: {}})
+    assert told.question("n2", theirs).told == 1
+    told.keep({0: {"n3": None}})
+    assert told.question("n2", theirs).told == 0
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["AskTail", "Tail"])
+@pytest.mark.parametrize("what", TROUBLES)
+def test_a_new_primary_hears_in_parts_what_it_lacks(
+    what: str, kind: str, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message may be lost, or come twice, or after the next."""
+    monkeypatch.setattr(tails, "PART_WORK", 1)
+    copies = three()
+    for number in range(5):
+        reaches(copies, ["n3"], **{f"k{number}": "heard by n3"})
+    copies.trouble = once(kind, TROUBLES[what], nth)
+    with heard() as reached:
+        promote(copies, "n2", "n3")
+        copies.wait(2)
+        served(copies)
+    assert "promotion.answers_in_parts" in reached
+    assert [copies["n2"].rows(0)[f"k{number}".encode()][2] for number in range(5)] == [b"heard by n3"] * 5
+
+
 def test_what_is_much_is_answered_in_several_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = three(partitions=4)
     for number in range(4):
         copies["n1"].prepare_reader(number, READER)
     copies.run()
-    monkeypatch.setattr("rebalance.promotion.TAIL_BYTES_MAX", 0)
+    monkeypatch.setattr("rebalance.promotion.PART_WORK", 0)
     copies.said.clear()
     promote(copies, "n2", "n3")
     served(copies)

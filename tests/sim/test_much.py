@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from rebalance.messages import Supply, work_of_writes
+from rebalance.messages import Supply, Tail, work_of_writes
 from rebalance.ports import WORK_MAX
-from tests.sim.costs import Modelled
+from tests.sim.costs import Free, Modelled
 from tests.sim.machine import Machine
 from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, key, told
@@ -52,6 +52,34 @@ def test_a_copy_that_comes_back_is_told_what_is_prepared_in_turns_of_their_own(l
         held = stage["n3"]
         assert held.node is not None
         assert len(held.node.core.replica.partition(1).prepared) == len(KEYS)
+
+
+def test_a_new_primary_is_told_what_is_prepared_in_turns_of_their_own() -> None:
+    """What it lacks, and another copy has, of a partition whose primary died before all had it; some parts are lost."""
+    lost = 3
+    patient = msgspec.structs.replace(MUCH, suspicion_ms=3_000, slow_ms=6_000)  # nobody is set aside meanwhile
+    with Stage(None, settings=patient) as stage:
+        silent = stage.lose("replicate", receiver="n3")
+        stage.world.costs = Modelled()
+        for number, name in enumerate(KEYS):
+            tx = SimTransaction(stage.client, optimistic=True, timeout_ns=10 * ANSWER_NS, at_once=len(VALUE))
+            stage.do(tx.put(NAMESPACE, {name: VALUE, key(0, number): b"1"}))
+            stage.begin(tx.commit())
+        there, here = stage["n1"].node, stage["n3"].node
+        assert there is not None
+        assert here is not None
+        stage.until(lambda: len(there.core.replica.partition(1).prepared) == len(KEYS), "one copy has it")
+        tails = Rule("tails", lambda src, _, said: src == "n1" and isinstance(said, Tail), drop=True, left=lost)
+        stage.world.network.rules.append(tails)
+        stage.world.network.cut("the client", [("c1", "n1"), ("c1", "n3")])  # which would ask for all of them again
+        stage.power_cut("n2")
+        stage.end(silent)
+        assert not here.core.replica.partition(1).prepared
+        stage.until(lambda: here.core.local[1].active, "the other one leads")
+        assert tails.caught == lost
+        stage.world.costs = Free()
+        stage.start("n2")
+        stage.curtain()
 
 
 BEYOND = 4

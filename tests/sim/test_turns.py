@@ -43,7 +43,7 @@ from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from engine.transactions.commits import Transaction
 from engine.turn.effects import Effects
-from engine.turn.events import Asked, Event, Received
+from engine.turn.events import Asked, Event, LogMayShrink, Received, TrimLog
 from engine.turn.settings import Settings
 from engine.turn.turns import what
 from rebalance import table as topologies
@@ -64,7 +64,7 @@ from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
 from tests.support.probes import heard
 from wal.ids import EXPIRIES, NO_BALLOT, Fragment, NodeId, Version, fragment_name, partition_of
-from wal.records import Committed, Record, Update, Write
+from wal.records import Committed, Range, Record, Trimmed, Update, Write
 
 NODES: list[NodeId] = ["n1", "n2", "n3"]
 READ_MAX = 10_000
@@ -386,8 +386,8 @@ def test_the_largest_map_is_made_changed_and_taken_in_pieces() -> None:
     assert 0 < demands.most <= (WORK_MAX + PIECE_MAX) // PART_HAVES
 
 
-LOST_CALLS_MAX = 38_000
-"""The same, of the map by which a member is lost: little more than two for each partition, of which all else is known."""
+LOST_CALLS_MAX = 8_000
+"""The same, of the map by which a member is lost: fewer than one for two partitions, of which all is known before."""
 
 
 class CallsOfMaps(Calls):
@@ -413,7 +413,7 @@ def test_the_map_by_which_a_member_is_lost_is_one_walk_over_all_partitions() -> 
         calls.most = 0
         world.machines["n3"].stop("killed", process_only=True)
         assert world.run_while(lambda: len(_members(world)) > 2 or not world.serving(NODES[:2]), at_most=60 * SECOND)
-    assert PARTITIONS_MOST < calls.most <= LOST_CALLS_MAX, f"{calls.most} calls: {calls.over}"
+    assert 0 < calls.most <= LOST_CALLS_MAX, f"{calls.most} calls: {calls.over}"
 
 
 def _baseline(machine: Machine) -> tuple[NodeId, ...]:
@@ -472,6 +472,28 @@ def test_a_large_step_and_its_commit_come_in_turns_of_their_own() -> None:
         assert len(node.untaken) == 1
         node.turn(world.now, [])
         assert not node.untaken
+
+
+def test_of_very_many_fragments_a_log_says_in_several_turns_what_it_no_longer_has() -> None:
+    """Each is changed by that: of 262,144 it was one turn of 664 ms. And it goes when all of them are told."""
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        world.add_machine("n1")
+        world.form(["n1"])
+        node, first = _node(world, "n1"), 7
+        dropped = [(f"ns{at // 4}", at % 4, at) for at in range(1, 20_000)]
+        events: list[Event] = [LogMayShrink(Trimmed(first, dropped))]
+        told, most = list[Range](), 0
+        while len(told) < len(dropped):
+            effects = node.turn(world.now, events)
+            trims = [record for record in effects.log if isinstance(record, Trimmed)]
+            told += [each for trim in trims for each in trim.dropped]
+            most, events = max(most, sum(len(trim.dropped) for trim in trims)), []
+            whole = len(told) == len(dropped)
+            assert effects.tasks == ([TrimLog(first)] if whole else [])
+            assert node.core.replica.trimmed == (first if whole else 1)
+        assert told == dropped
+        assert most <= WORK_MAX
+        assert all(node.core.replica.fragment((name, number)).history_from == at for name, number, at in dropped)
 
 
 def test_demands_that_come_all_at_once_are_left_to_later_turns() -> None:

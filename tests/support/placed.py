@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rebalance.partition import LocalPartition
+from rebalance.partition import LocalPartition, become
 from rebalance.table import Placement
 from wal.ids import NodeId
 
@@ -10,5 +10,5 @@ from wal.ids import NodeId
 def placed_at_once(local: LocalPartition, placement: Placement, node: NodeId | None) -> bool:
     """A map takes effect on `node`; None: it does not list this life. Whether it, the primary or the epoch is new."""
     role, is_new = local.becomes(placement, node)
-    local.become(placement, role)
+    become([(local, (placement, role))])
     return is_new

@@ -266,3 +266,25 @@ def test_to_compare_the_sums_of_very_many_partitions_is_work_in_pieces() -> None
     assert sum(works) >= partitions // COMPARED_OF_WORK
     assert max(works) <= WORK_MAX // 2
     assert calls < partitions, "no name of a disk is looked into for each of them"
+
+
+class Walked(list[int]):
+    """Partitions that are to begin again; nobody may look through all of them for each of the map."""
+
+    looks = 0
+
+    def __contains__(self, number: object) -> bool:
+        """One look through them."""
+        self.looks += 1
+        return super().__contains__(number)
+
+
+def test_partitions_that_begin_again_are_not_looked_through_for_each_of_the_map() -> None:
+    """Of 16,384 of which all had lost their disks that was a turn of 0.9 s, and of half of them 0.5."""
+    partitions = 4 * ADDED_AT_ONCE
+    placement = Placement(1, 1, ("n1", "n2", "n3"), ("n1", "n2", "n3"))
+    topology = msgspec.structs.replace(a_map(), placements=(placement,) * partitions)
+    singles = {n: SingleMap(Version(1, 0), BALLOT, Life(f"disk-{n}", 1, 0, []), [], [], [], sums=[]) for n in NAMES[:3]}
+    reset = Walked(range(1, partitions, 2))
+    assert all_of(in_doubt(topology, singles, reset)) == frozenset(reset)
+    assert not reset.looks

@@ -23,7 +23,7 @@ from engine.messages import (
     ProposeStep,
     SetBaseline,
 )
-from rebalance import lives, promotion
+from rebalance import beginning, lives, promotion
 from rebalance import plan as assignment
 from rebalance import steps as step_rules
 from rebalance import survivors as believed
@@ -550,12 +550,12 @@ def announce_answered_below_the_promise(machine: Machine) -> None:
 def _with_beginning(machine: Machine, begin: Callable[..., Any]) -> None:
     """Begin an epoch by another rule; `begin` gets the right one first."""
     assert machine.node is not None
-    right = promotion._begin
+    right = beginning.beginning
 
     def chosen(local: LocalPartition, state: PartitionState, again: Again) -> Any:
         return begin(partial(right, again=again), local, state)
 
-    during(machine, machine.node.promotion, "_begin", promotion, "_begin", chosen)
+    during(machine, machine.node.promotion, "_begin", promotion, "beginning", chosen)
 
 
 @ELECTIONS.fault("3, 4")
