@@ -13,7 +13,9 @@ says a piece commits it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -28,7 +30,11 @@ from rebalance.rule import NEVER
 from wal.ids import Namespace, TxId
 from wal.probe import probe
 
+W = TypeVar("W", TxId, SessionId)
 Writes = list[tuple[Namespace, list[bytes], list[bytes | None]]]
+
+FORGOTTEN_MAX = 1_000
+"""So many are forgotten in one turn because nobody says more of them."""
 
 
 class _Staged:
@@ -88,7 +94,11 @@ class Staging:
         self.admission = admission
         self.desk = admission.desk
         self._committing = committing
-        self._staged: dict[TxId, _Staged] = {}
+        self._counted = (0, 0)  # in which turn it was asked how much that is, and how much it was, or has become since
+        self._staged: OrderedDict[TxId, _Staged] = OrderedDict()  # whose lease ends first comes first
+        self._of_owner: dict[TxId, dict[TxId, None]] = {}
+        self._of_session: dict[SessionId, dict[TxId, None]] = {}
+        self._bytes = 0  # that all of these will have
 
     def on_stage(self, session: SessionId, request: StageWrites) -> None:
         """Keep a piece, if it is the next one."""
@@ -99,10 +109,11 @@ class Staging:
         if staged is None and self._is_known(tx, request.partition):
             probe("stage.of_what_is_known")  # a late repetition: its commit is here already, or over
         elif staged is None and request.number == 1:
-            self._staged.pop(tx, None)  # another connection's
+            self._forget(tx)  # another connection's
             if not self._has_room(session, request):
                 return
-            staged = self._staged[tx] = _Staged(session, request)
+            staged = _Staged(session, request)
+            self._keep(tx, staged)
         elif staged is None or request.number > staged.pieces + 1:
             probe("stage.not_the_next")
             self._unstaged(session, request, 0 if staged is None else staged.pieces)
@@ -110,11 +121,12 @@ class Staging:
         if staged is not None and request.number == staged.pieces + 1:
             core.work += sum(len(keys) for _, keys, _ in request.writes) // KEYS_PUT_OF_WORK
             if problem := staged.add(request):
-                del self._staged[tx]
+                self._forget(tx)
                 self.desk.refuse(session, request.id, Code.USAGE, problem)
                 return
         if staged is not None:
             staged.until = core.now + core.settings.lock_lease_ms * MS
+            self._staged.move_to_end(tx)
             self._wake(staged.until)
         self.desk.reply(session, Done(request.id))
 
@@ -123,6 +135,27 @@ class Staging:
         staged = self._staged.get(tx)
         return staged if staged is not None and staged.session == session else None
 
+    def _keep(self, tx: TxId, staged: _Staged) -> None:
+        self._staged[tx] = staged
+        self._bytes += staged.size
+        self._of_owner.setdefault(staged.owner, {})[tx] = None
+        self._of_session.setdefault(staged.session, {})[tx] = None
+
+    def _forget(self, tx: TxId) -> None:
+        """What was said of a transaction, if anything was, is not here any more."""
+        staged = self._staged.pop(tx, None)
+        if staged is None:
+            return
+        self._bytes -= staged.size
+        _take_out(self._of_owner, staged.owner, tx)
+        _take_out(self._of_session, staged.session, tx)
+
+    def _being_committed(self) -> int:
+        """How many bytes those have whose votes are not all there: looked up once a turn."""
+        if self._counted[0] != self.core.turns:
+            self._counted = self.core.turns, self._committing()
+        return self._counted[1]
+
     def _is_known(self, tx: TxId, number: int) -> bool:
         known = self.core.replica.partition(number).results.get(tx) is not None
         return known or self.admission.is_in_use(tx, number)
@@ -130,7 +163,7 @@ class Staging:
     def _has_room(self, session: SessionId, request: StageWrites) -> bool:
         """Whether all that is to be staged fits beside what is here; if not, it was refused."""
         most = self.core.settings.staged_bytes_max
-        held = sum(staged.size for staged in self._staged.values()) + self._committing()
+        held = self._bytes + self._being_committed()
         if request.size > most:
             told = (
                 f"a transaction of more than {request.size} bytes: expected at most {most}, this node's `staged_bytes_max`"
@@ -155,7 +188,8 @@ class Staging:
             probe("stage.commit_of_what_is_not_staged")
             self._unstaged(session, request, 0 if staged is None else staged.pieces)
             return None
-        del self._staged[request.tx]
+        self._counted = self.core.turns, self._being_committed() + staged.size
+        self._forget(request.tx)
         problem = staged.problem_with(request.writes)
         size = staged.size - staged.left + written_bytes(request.writes)
         if size > TRANSACTION_BYTES_MAX:
@@ -177,22 +211,38 @@ class Staging:
 
     def give_up(self, owner: TxId) -> None:
         """Its client has given a transaction up, that holds its locks as `owner`."""
-        self._staged = {tx: staged for tx, staged in self._staged.items() if staged.owner != owner}
+        self._forget_all(self._of_owner.get(owner, ()))
 
     def on_client_gone(self, session: SessionId) -> None:
         """A connection broke: nobody can commit what was said over it."""
-        if self._staged:
-            self._staged = {tx: staged for tx, staged in self._staged.items() if staged.session != session}
+        self._forget_all(self._of_session.get(session, ()))
 
     def switch(self) -> None:
         """Another map: what is decided elsewhere now is staged there."""
         local = self.core.local
-        self._staged = {tx: staged for tx, staged in self._staged.items() if local[staged.partition].mine}
+        self._forget_all([tx for tx, staged in self._staged.items() if not local[staged.partition].mine])
+
+    def _forget_all(self, some: Iterable[TxId]) -> None:
+        for tx in list(some):
+            self._forget(tx)
 
     def tick(self) -> None:
-        """Forget what nobody says more of."""
-        now = self.core.now
-        if any(staged.until <= now for staged in self._staged.values()):
+        """Forget what nobody says more of, in order of time: as much of it as a turn may."""
+        now, left, first = self.core.now, FORGOTTEN_MAX, self._first
+        while first is not None and first[1].until <= now and left:
             probe("stage.lease_over")
-            self._staged = {tx: staged for tx, staged in self._staged.items() if staged.until > now}
-        self._wake(min((staged.until for staged in self._staged.values()), default=NEVER))
+            self._forget(first[0])
+            left, first = left - 1, self._first
+        self._wake(first[1].until if first is not None else NEVER)
+
+    @property
+    def _first(self) -> tuple[TxId, _Staged] | None:
+        """Whose lease ends first."""
+        return next(iter(self._staged.items()), None)
+
+
+def _take_out(all_of: dict[W, dict[TxId, None]], whose: W, tx: TxId) -> None:
+    mine = all_of[whose]
+    del mine[tx]
+    if not mine:
+        del all_of[whose]
