@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from engine.data.counting import Counting, count_at
 from engine.data.cuts import Cuts, Lease
+from engine.data.kept import STEPS_MAX, STEPS_OF_WORK
 from engine.data.scans import Scanning
 from engine.data.values import VALUES_BYTES_MAX
 from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Scan, Values
@@ -45,8 +46,13 @@ class CutReads:
         if lease is None:
             return
         values: list[tuple[int, int, bytes | None]] = []
-        size, read = 0, self.cuts.kept.reader(lease.cut)
+        kept = self.cuts.kept
+        size, steps, read = 0, 0, kept.reader(lease.cut)
         for number, key in places:
+            steps += kept.depth(lease.cut, (namespace, number))
+            if steps > STEPS_MAX and values:
+                probe("cut.answered_in_part")
+                break
             held = read((namespace, number), key)
             if held is None or held.value is None:
                 values.append((core.local[number].epoch, self._absent_since((namespace, number), key), None))
@@ -55,7 +61,7 @@ class CutReads:
             if size > VALUES_BYTES_MAX and values:
                 break
             values.append((held.epoch, held.counter, held.value))
-        core.work += len(values)
+        core.work += len(values) + steps // STEPS_OF_WORK
         self.desk.reply(session, Values(request.id, values, core.version_number))
 
     def _absent_since(self, name: Fragment, key: bytes) -> int:
@@ -78,6 +84,7 @@ class CutReads:
         cut, kept, store = lease.cut, self.cuts.kept, self.core.replica.store
 
         def page(fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+            limit = max(1, min(limit, STEPS_MAX // max(1, kept.depth(cut, fragment))))
             return kept.page(cut, fragment, store.page(fragment, start, limit, down=down))
 
         scan = Counting(request, count_at(cut, kept, store), page) if request.count else Scanning(request, page)
@@ -125,7 +132,7 @@ class CutReads:
                 else:
                     self.desk.remap(session, request.id)
                 return None
-            if lease is None or not lease.sealed or number in lease.lost:
+            if lease is None or not lease.sealed or self.cuts.is_lost(lease, number):
                 self.cuts.refuse(session, request.id, request.cut)
                 return None
         assert lease is not None, "whoever asks asks for something"

@@ -14,6 +14,7 @@ Nothing of this is on disk, or on other copies. A lease of a partition ends with
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never, get_args
 
@@ -26,9 +27,8 @@ from engine.state.ahead import Ahead
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import SessionId
-from engine.turn.letting_go import let_go
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, may_act
+from rebalance.ports import MS, WORK_MAX, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.ids import DECISIONS, EXPIRIES, NO_ERA, NO_VERSION, Era, Fragment, NodeId, TxId
@@ -40,10 +40,14 @@ LEASE_MS = 10_000
 """A cut that nobody has read at, and whose reader has not been heard of, is let go after so long."""
 
 
-class Lease:
-    """What this node knows of one cut. `open`: what may yet come to be of it, by partition; `lost`: where it is."""
+ENDED_OF_WORK = 4
+"""So many cuts that end are as much work as one thing that is decided."""
 
-    __slots__ = ("cut", "holders", "lost", "open", "released", "scans", "sealed", "until", "waiting")
+
+class Lease:
+    """What this node knows of one cut. `open`: what may yet come to be of it, by partition."""
+
+    __slots__ = ("cut", "holders", "open", "released", "scans", "sealed", "until", "waiting")
 
     def __init__(self, cut: Era) -> None:
         self.cut = cut
@@ -52,7 +56,6 @@ class Lease:
         self.until = 0
         self.holders: dict[bytes, None] = {}
         self.open: dict[int, dict[TxId, None]] = {}
-        self.lost: dict[int, None] = {}
         self.waiting: dict[int, list[Callable[[], None]]] = {}
         self.scans: dict[object, Scanning] = {}  # that have more rows, and may be gone on with
 
@@ -67,7 +70,13 @@ class Cuts(Rule):
         self.core = core
         self.desk = desk
         self.kept = Kept(core.replica.store, self._lwm)
-        self.leases: dict[Era, Lease] = {}
+        self.leases: dict[Era, Lease] = {}  # the oldest first
+        self._renewed: OrderedDict[Era, None] = OrderedDict()  # of those that are sealed: whose end is next comes first
+        self._unsealed: Lease | None = None  # the newest, if it is not
+        self._open: dict[int, dict[Era, Lease]] = {}  # of which cuts something may yet come to be, by partition
+        self._lost: dict[int, tuple[Era, Era]] = {}  # from which cut on, and up to which, a partition cannot be read
+        self._lost_to = NO_ERA  # the greatest of these
+        self._tidies = False
         self.dropped = NO_ERA  # the last cut that was given up for its size
         self.in_doubt: Callable[[], Iterable[tuple[TxId, int]]] = tuple  # what is prepared where this node leads
         self.promoting: Callable[[], bool] = bool  # whether this node is named primary of what it does not serve yet
@@ -89,11 +98,13 @@ class Cuts(Rule):
         core = self.core
         probe("cut.entered")
         core.era = era
-        for lease in [lease for lease in self.leases.values() if not lease.sealed]:
-            self._end(lease)  # its round was given up, or would find now that it is
-        lease = self.leases[era] = Lease(era)
+        if self._unsealed is not None:
+            self._end(self._unsealed)  # its round was given up, or would find now that it is
+        lease = self.leases[era] = self._unsealed = Lease(era)
         for tx, number in self.in_doubt():
             lease.open.setdefault(number, {})[tx] = None
+        for number in lease.open:
+            self._open.setdefault(number, {})[era] = lease
         core.work += len(lease.open) // 4
         self.kept.begin(era)
         self._withheld_until = core.now + WITHHELD_MS * MS
@@ -101,13 +112,15 @@ class Cuts(Rule):
         lease.until = core.now + 2 * WITHHELD_MS * MS
         self.alarm.by(self._withheld_until)
 
-    def _close(self, lease: Lease, number: int, tx: TxId) -> None:
-        left = lease.open.get(number, {})
-        left.pop(tx, None)
-        if not left:
-            lease.open.pop(number, None)
-            for go_on in lease.waiting.pop(number, ()):
-                go_on()
+    def _close(self, lease: Lease, number: int) -> None:
+        """Nothing can come to be of a cut any more in a partition, or it cannot be read there: whoever waits is told."""
+        del lease.open[number]
+        there = self._open[number]
+        del there[lease.cut]
+        if not there:
+            del self._open[number]
+        for go_on in lease.waiting.pop(number, ()):
+            go_on()
 
     # What is applied.
 
@@ -142,10 +155,10 @@ class Cuts(Rule):
             return
         number = prepare.partition
         if commit and era == NO_ERA:
-            for lease in self.leases.values():
-                if prepare.tx in lease.open.get(number, ()):
-                    probe("cut.lost_with_an_era")
-                    self._lose(lease, number)
+            unknown = [cut for cut, lease in self._open.get(number, {}).items() if prepare.tx in lease.open[number]]
+            if unknown:
+                probe("cut.lost_with_an_era")
+                self._lose(number, min(unknown))
             era = self.core.era
         if commit:
             for write in prepare.writes:
@@ -153,15 +166,17 @@ class Cuts(Rule):
 
     def ended(self, tx: TxId, number: int) -> None:
         """A transaction is not in doubt any more in a partition, and what came of it can be read there."""
-        for lease in list(self.leases.values()):
-            if tx in lease.open.get(number, ()):
-                self._close(lease, number, tx)
+        for lease in list(self._open.get(number, {}).values()):
+            there = lease.open[number]
+            there.pop(tx, None)
+            if not there:
+                self._close(lease, number)
 
     def _bound(self) -> None:
         """The cuts that keep too much go, the oldest first."""
         while self.kept.bytes > self.core.settings.cut_bytes_max and self.leases:
             probe("cut.too_old")
-            cut = min(self.leases)
+            cut = next(iter(self.leases))
             self.dropped = max(self.dropped, cut)
             self._end(self.leases[cut])
 
@@ -169,33 +184,54 @@ class Cuts(Rule):
 
     def lose(self, number: int) -> None:
         """What this node has of a partition did not come to be under its eyes."""
-        for lease in list(self.leases.values()):
-            self._lose(lease, number)
+        if self.leases:
+            self._lose(number, NO_ERA)
 
-    def _lose(self, lease: Lease, number: int) -> None:
-        lease.lost[number] = None
-        lease.open.pop(number, None)
-        for go_on in lease.waiting.pop(number, ()):
-            go_on()
+    def _lose(self, number: int, first: Era) -> None:
+        """There no cut from this one on can be read that was entered by now; nor what lies between such and lost ones."""
+        known, last = self._lost.get(number), self.core.era
+        self._lost[number] = (first if known is None else min(first, known[0])), last
+        self._lost_to = last
+        for lease in [lease for cut, lease in self._open.get(number, {}).items() if cut >= first]:
+            self._close(lease, number)
+
+    def is_lost(self, lease: Lease, number: int) -> bool:
+        """Whether a partition cannot be read at a cut."""
+        if number not in self._lost:
+            return False
+        first, last = self._lost[number]
+        return first <= lease.cut <= last
 
     def _end(self, lease: Lease) -> None:
         """Nobody reads at a cut any more."""
         del self.leases[lease.cut]
-        for gone in self.kept.end(lease.cut):
-            self.core.little_by_little(let_go(list(gone.values())))
-        for waiting in list(lease.waiting.values()):
-            for go_on in waiting:
-                go_on()
+        self._renewed.pop(lease.cut, None)
+        if lease is self._unsealed:
+            self._unsealed = None
+        if not self.leases:
+            self._lost = {}
+        self.kept.end(lease.cut)
+        if not self._tidies:
+            self._tidies = True
+            self.core.little_by_little(self._tidy())
+        for number in list(lease.open):
+            self._close(lease, number)
+
+    def _tidy(self) -> Iterator[int]:
+        yield from self.kept.tidy()
+        self._tidies = False
 
     def renew(self, lease: Lease) -> None:
         """Somebody reads at a cut."""
         lease.until = self.core.now + LEASE_MS * MS
+        self._renewed[lease.cut] = None
+        self._renewed.move_to_end(lease.cut)
 
     def on_keep(self, session: SessionId, request: KeepCut) -> None:
         """A reader lives, or is done, as others of the same client may be."""
         lease = self.leases.get(request.cut)
         if request.over:
-            self.core.work += len(request.others)
+            self.core.work += len(request.others) // ENDED_OF_WORK
             for cut, holder in ((request.cut, request.holder), *request.others):
                 if (theirs := self.leases.get(cut)) is not None:  # else another one of these has ended it
                     self._let_go(theirs, holder)
@@ -250,7 +286,7 @@ class Cuts(Rule):
             return  # who led it then may have written in this era, which would pass for older here
         self.hear(message.era)
         lease = self.leases.get(message.era)
-        if lease is not None and not lease.lost:
+        if lease is not None and lease.cut > self._lost_to:
             self.core.tell(sender, Entered(message.version, message.era))
 
     def _seal(self, cut: Era, holders: list[bytes]) -> bool:
@@ -260,7 +296,7 @@ class Cuts(Rule):
             probe("cut.answers_were_given")
             return False
         if not lease.sealed:
-            lease.sealed = True
+            lease.sealed, self._unsealed = True, None
             lease.holders = dict.fromkeys(holders)
             self.renew(lease)
             self.alarm.by(lease.until)
@@ -291,9 +327,16 @@ class Cuts(Rule):
         if self._withheld_until is not None and self.alarm.is_due(self._withheld_until, now):
             probe("cut.held_too_long")
             self._give()
-            for lease in self.leases.values():
-                lease.released = lease.released or not lease.sealed
-        for lease in list(self.leases.values()):
-            if self.alarm.is_due(lease.until, now):
-                probe("cut.expired")
-                self._end(lease)
+            if self._unsealed is not None:
+                self._unsealed.released = True
+        if self._unsealed is not None and self.alarm.is_due(self._unsealed.until, now):
+            self._end(self._unsealed)
+        while (cut := next(iter(self._renewed), None)) is not None:
+            if self.core.work >= WORK_MAX:
+                self.alarm.by(now)
+                break
+            if not self.alarm.is_due(self.leases[cut].until, now):
+                break
+            probe("cut.expired")
+            self.core.work += 1
+            self._end(self.leases[cut])

@@ -7,7 +7,8 @@
 
 A row that is overwritten is kept once: for the newest cut that is older than the write. Whoever reads at an older one
 finds it by looking on from there. So a write costs what it overwrites, however many cuts there are, and nothing if there
-is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that.
+is none. The oldest cut goes with all that it keeps; of one in between, what an older one has not is handed to that, later.
+Of each fragment it is known which cuts keep anything: who reads looks at these, and at no others.
 
 Of very many rows it is noted only that they are kept: what they had lies where it lay, below what has come since the last
 checkpoint, and is read there in pieces later, or by who asks first. And that is noted in pieces, before they are written:
@@ -22,7 +23,7 @@ been applied, and are of before. So nothing comes after the cut at or below the 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
@@ -30,6 +31,7 @@ from typing import TypeAlias
 
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS, PIECE_KEYS
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, Page, Row, is_row
+from engine.turn.letting_go import empty
 from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
 
@@ -37,6 +39,10 @@ READ_WORK = 64
 """Rows that are more work to read than this are read later."""
 FOLDED_MAX = 2_000
 """So many rows are handed to an older cut at once; more stay where they are until the older one goes."""
+FOLDED_OF_WORK = 8
+"""So many of them are as much work as one thing that is decided."""
+STEPS_MAX, STEPS_OF_WORK = 50_000, 50
+"""So many cuts, one after the other, are asked for rows before a turn may end; and how many are as much work as a row."""
 
 
 class Unread:
@@ -64,7 +70,10 @@ class Kept:
         self._eras: list[Era] = []  # of cuts, ascending; some may be over, and stand between others that are not
         self._rows: dict[Era, Rows] = {}
         self._stood: dict[Era, dict[Fragment, int]] = {}  # the LWM of a fragment when the first of its rows was kept
+        self._cuts_of: dict[Fragment, list[Era]] = {}  # who keep something of it, ascending; and some that are gone
         self._over: dict[Era, None] = {}
+        self._unfolded: deque[Era] = deque()  # those of them that may have something for an older one
+        self._gone: list[tuple[Era, Rows, dict[Fragment, int]]] = []  # what is to be let go of
         self._bytes: dict[Era, int] = {}
         self.bytes = 0
 
@@ -72,8 +81,8 @@ class Kept:
         return bool(self._eras)
 
     def __contains__(self, fragment: object) -> bool:
-        """Whether anything is kept of a fragment: none of its deletes may be forgotten."""
-        return any(fragment in rows for rows in self._rows.values())
+        """Whether anything is kept of a fragment, or was a moment ago: none of its deletes may be forgotten."""
+        return fragment in self._cuts_of
 
     def begin(self, cut: Era) -> None:
         """From now on keep what is overwritten by what is not older than this cut."""
@@ -81,38 +90,70 @@ class Kept:
         self._rows[cut], self._stood[cut] = {}, {}
         self._bytes[cut] = 0
 
-    def end(self, cut: Era) -> list[Rows]:
-        """Nobody reads at a cut any more; what is not needed now, to be let go of piece by piece."""
+    def end(self, cut: Era) -> None:
+        """Nobody reads at a cut any more; what comes of that is for `tidy`."""
         self._over[cut] = None
-        self._fold(cut)
-        gone: list[Rows] = []
-        while self._eras and self._eras[0] in self._over:
-            gone.append(self._drop(self._eras[0]))
-        return gone
+        if self._eras[0] != cut:
+            self._unfolded.append(cut)
+            return
+        gone = next((at for at, era in enumerate(self._eras) if era not in self._over), len(self._eras))
+        for era in self._eras[:gone]:
+            self._drop(era)
+        del self._eras[:gone]
 
-    def _drop(self, cut: Era) -> Rows:
-        self._eras.remove(cut)
+    def _drop(self, cut: Era) -> None:
         self._over.pop(cut)
         self.bytes -= self._bytes.pop(cut)
-        del self._stood[cut]
-        return self._rows.pop(cut)
+        self._gone.append((cut, self._rows.pop(cut), self._stood.pop(cut)))
 
-    def _fold(self, cut: Era) -> None:
-        """Hand what is kept for a cut that is over to the one before it, if that is little."""
-        at = self._eras.index(cut)
-        rows = self._rows[cut]
+    def is_tidy(self) -> bool:
+        """Whether nothing is left for `tidy`."""
+        return not (self._gone or self._unfolded)
+
+    def tidy(self) -> Iterator[int]:
+        """Hand on what is kept for cuts that are over, and let go of what nobody needs; yields how much work it was."""
+        while not self.is_tidy():
+            if not self._gone:
+                yield self._fold(self._unfolded.popleft())
+                continue
+            cut, rows, stood = self._gone.pop()
+            freed = 0
+            while rows:
+                name, of = rows.popitem()
+                self._keeps_no_more(cut, name)
+                yield from empty([of])
+                freed += 1
+                if not freed % FOLDED_MAX:
+                    yield FOLDED_MAX // FOLDED_OF_WORK
+            yield from empty([stood])
+            yield 1 + freed % FOLDED_MAX // FOLDED_OF_WORK
+
+    def _keeps_no_more(self, cut: Era, name: Fragment) -> None:
+        cuts = self._cuts_of[name]
+        del cuts[bisect_left(cuts, cut)]
+        if not cuts:
+            del self._cuts_of[name]
+
+    def _fold(self, cut: Era) -> int:
+        """Hand what is kept for a cut that is over to the one before it, if that is little; how much work it was."""
+        if cut not in self._rows:
+            return 1  # the older ones are over, too
+        at, rows = bisect_left(self._eras, cut), self._rows[cut]
         unread = any(of == cut for of, *_ in self._unread)
-        if not at or unread or sum(map(len, rows.values())) > FOLDED_MAX:
-            return
-        before, size = self._eras[at - 1], 0
+        if not at or unread or len(rows) > FOLDED_MAX or sum(map(len, rows.values())) > FOLDED_MAX:
+            return 1 + min(len(rows), FOLDED_MAX) // FOLDED_OF_WORK
+        before, size, handed = self._eras[at - 1], 0, 0
         for name, of in rows.items():
             older = self._of(before, name, self._stood[cut][name])
+            handed += len(of)
             for key, held in of.items():
                 if key not in older:
                     older[key] = held
                     size += _weight(key, held)
         self._weigh(before, size)
+        del self._eras[at]
         self._drop(cut)
+        return 1 + handed // FOLDED_OF_WORK
 
     def keep(self, name: Fragment, keys: Sequence[bytes], era: Era, noted: Era = NO_ERA) -> None:
         """Rows are about to be written anew in this era: keep what they have, where somebody may want to read it, and they
@@ -161,15 +202,28 @@ class Kept:
     def _of(self, cut: Era, name: Fragment, stood: int) -> dict[bytes, Held]:
         """What is kept of a fragment for a cut, of which something is to be kept now, or was when it `stood` there."""
         known = self._stood[cut]
-        if name not in known or known[name] > stood:
+        if name not in known:
+            insort(self._cuts_of.setdefault(name, []), cut)
+            known[name] = stood
+        elif known[name] > stood:
             known[name] = stood
         return self._rows[cut].setdefault(name, {})
 
     def mark(self, cut: Era, name: Fragment) -> int:
         """A counter at or below which nothing comes, or came, into a fragment after a cut: with it the rows at the cut can
         be held against what is there later."""
-        later = self._eras[bisect_right(self._eras, cut) - 1 :]
-        return min((self._stood[each][name] for each in later if name in self._stood[each]), default=self._lwm(name))
+        stood = (self._stood[each][name] for each in self._later(cut, name) if each in self._stood)
+        return min(stood, default=self._lwm(name))
+
+    def _later(self, cut: Era, name: Fragment) -> list[Era]:
+        """The cuts from this one on that keep something of a fragment, and some that are gone."""
+        cuts = self._cuts_of.get(name, _NONE)
+        return cuts[bisect_left(cuts, cut) :] if cuts else cuts
+
+    def depth(self, cut: Era, name: Fragment) -> int:
+        """How many there are of these: so many are asked for a key of which nothing was kept."""
+        cuts = self._cuts_of.get(name)
+        return len(cuts) - bisect_left(cuts, cut) if cuts is not None else 0
 
     def read(self) -> Iterator[int]:
         """Read what was not read yet, before a checkpoint is finished; yields how much work each piece was."""
@@ -199,8 +253,7 @@ class Kept:
 
     def _from(self, cut: Era, name: Fragment) -> list[dict[bytes, Held]]:
         """What is kept of a fragment for a cut and those after it."""
-        at = bisect_right(self._eras, cut) - 1
-        return [of for later in self._eras[at:] if (of := self._rows[later].get(name)) is not None]
+        return [self._rows[each][name] for each in self._later(cut, name) if each in self._rows]
 
     def at(self, cut: Era, name: Fragment, key: bytes) -> Entry | None:
         """What a key had at a cut."""
@@ -208,15 +261,18 @@ class Kept:
 
     def reader(self, cut: Era) -> Callable[[Fragment, bytes], Entry | None]:
         """What tells that of each of some keys, while nothing is applied: where nothing was overwritten, as it is now."""
-        kept = [rows for later in self._eras[bisect_right(self._eras, cut) - 1 :] if (rows := self._rows[later])]
+        known: dict[Fragment, list[dict[bytes, Held]]] = {}
 
         def read(name: Fragment, key: bytes) -> Entry | None:
-            for rows in kept:
-                if name in rows and key in (of := rows[name]):
+            kept = known.get(name)
+            if kept is None:
+                kept = known[name] = self._from(cut, name)
+            for of in kept:
+                if key in of:
                     return _read(key, of[key])
             return self._get(name, key)
 
-        return read if kept else self._get
+        return read if self._cuts_of else self._get
 
     def more(self, cut: Era, name: Fragment, most: int) -> tuple[int | None, int]:
         """How many rows more a fragment had at a cut than it has now, and how many keys were looked at; None if there are
@@ -243,7 +299,10 @@ class Kept:
                     break
             if held is not None:
                 rows.append((key, held))
-        return Page(rows, page.next, page.work + len(page.rows) // 4)
+        return Page(rows, page.next, page.work + len(page.rows) // 4 + len(page.rows) * len(kept) // STEPS_OF_WORK)
+
+
+_NONE: list[Era] = []
 
 
 def _read(key: bytes, held: Held) -> Entry | None:
