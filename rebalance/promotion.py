@@ -412,9 +412,12 @@ class Promotion(Rule):
         return True
 
     def _done(self, local: LocalPartition) -> None:
-        """Its epoch is on every in-sync copy."""
-        self.owed.pop(local.number, None)
+        """Its epoch is on every in-sync copy: it serves soon, and then nothing is owed for it (`served`)."""
         self._activated(local)
+
+    def served(self, local: LocalPartition) -> None:
+        """A partition that was promoted serves."""
+        self.owed.pop(local.number, None)
 
     @staticmethod
     def _abandoned() -> None:

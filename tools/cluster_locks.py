@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from engine.errors import Unavailable, UsageError
-from engine.transactions.deadlocks import circle_in
+from engine.transactions.deadlocks import circles_in
 from tools.asking import STATUS_SECONDS, Refused, check_address, question, run
 from tools.terminal import Cell, ExitCode, Row, complain, emit, finite, show, to_json, word
 
@@ -102,10 +102,9 @@ def rings_of(waits: Iterable[Row]) -> list[list[str]]:
     for wait in waits:
         blockers.setdefault(bytes.fromhex(str(wait["tx"])), []).append(bytes.fromhex(str(wait["waits_for"])))
     rings: list[list[str]] = []
-    while circle := circle_in(blockers):
+    for circle in circles_in(blockers, {}):
         at = circle.index(min(circle))
         rings.append([tx.hex() for tx in (*circle[at:], *circle[:at])])
-        del blockers[min(circle)]
     return rings
 
 

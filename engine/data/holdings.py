@@ -19,7 +19,7 @@ then (`rests_on`), so that no copy ever has two transactions in doubt of which o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat, starmap
 from operator import eq
 from typing import NamedTuple, TypeAlias
@@ -35,6 +35,8 @@ Written: TypeAlias = Callable[[Key], Entry | None]
 """What a transaction writes to a key, if it does."""
 Resumed: TypeAlias = Callable[[bool], None]
 """Told whether an outcome counts; else its partition is another node's to lead by now."""
+LET_GO_MAX = 1_000
+"""Keys of partitions that another node leads now that are let go of in one piece."""
 MANY_KEYS = 64
 """So many keys that nobody has are taken together, or pinned and let go of by who has them, at a fifth of what it costs
 one by one."""
@@ -86,6 +88,7 @@ class Holdings:
         self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
         self.passing: dict[TxId, dict[int, Passing]] = {}  # whose commits are certain, and do not count yet; by partition
         self.handed: dict[Key, Handed] = {}  # what others have of these by now
+        self._gone: dict[int, list[tuple[TxId, list[Key]]]] = {}  # what is yet to be let go of, with its partition
         self._who: dict[TxId, Who] = {}
         self._lease: dict[TxId, int] = {}
 
@@ -199,6 +202,9 @@ class Holdings:
         looked that it has all of `keys` to write.
         """
         new: Sequence[Key] = keys
+        if found and len(keys) >= MANY_KEYS and self._are_free(keys):
+            self._take_new(owner, dict.fromkeys(keys, owner))
+            sure = True
         if len(keys) >= MANY_KEYS and (sure or self.may_write_all(owner, keys)):
             self._pin_all(keys, in_doubt=in_doubt)
             new = ()
@@ -234,6 +240,10 @@ class Holdings:
         if in_doubt:
             for number, some in self._by_partition(keys).items():
                 self._doubtful.setdefault(number, {}).update(some)
+
+    def _are_free(self, keys: Sequence[Key]) -> bool:
+        """Whether nobody has any of some keys, or has handed it on."""
+        return all(those.keys().isdisjoint(keys) for those in (self._owner, self._sharing, self.handed))
 
     def _is_of_another(self, owner: TxId, key: Key, *, read: bool) -> bool:
         """Whether others that voted have a key, so that one that voted cannot have it, too: see `Participant.activated`."""
@@ -318,6 +328,43 @@ class Holdings:
                 self._no_longer_doubt(number, (key,))
         if not keys:
             self._is_out_of(owner, number)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether anything `goes`."""
+        return bool(self._gone)
+
+    def goes(self, number: int) -> bool:
+        """Whether some of what was held in a partition before another node led it is yet to be let go of here."""
+        return number in self._gone
+
+    def _go(self, gone: Container[int]) -> None:
+        """Nobody holds anything in these partitions any more: `_letting_go` lets go of it before they are led again."""
+        for number in [number for number in self._owners if number in gone]:
+            self._gone[number] = [(owner, self.keys_in(owner, number)) for owner in self._owners[number]]
+
+    def _letting_go(self) -> Iterator[int]:
+        """Yields how many keys each piece was."""
+        done = 0
+        while self._gone:
+            number, owners = next(reversed(self._gone.items()))
+            owner, keys = owners[-1]
+            there = self._keys.get(owner, {}).get(number, {})
+            some = [key for key in keys[-LET_GO_MAX:] if key in there]
+            del keys[-LET_GO_MAX:]
+            if len(some) >= MANY_KEYS and self.may_write_all(owner, some):
+                self._let_go_all(owner, some)
+            else:
+                for key in some:
+                    self._let_go(owner, key)
+            if not keys:
+                owners.pop()
+            if not owners:
+                del self._gone[number]
+            done += 1 + len(some)
+            if done >= LET_GO_MAX:
+                yield done
+                done = 0
 
     def _no_longer_doubt(self, number: int, keys: Iterable[Key]) -> None:
         """Keys of a partition are in doubt no more, but for what was handed on."""

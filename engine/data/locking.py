@@ -49,7 +49,7 @@ class Locking(Rule):
         self.locks = locks
         self.reads = reads
         self._told = (0, 0)  # in which turn, how many
-        locks.may_tell = self._may_tell
+        locks.may_tell, locks.in_pieces = self._may_tell, core.in_pieces
 
     def _may_tell(self) -> bool:
         """Whether one more of those who waited for keys is told in this turn that it has them; else it is in another."""

@@ -12,12 +12,12 @@ as soon as the commit of its owner is certain, others when it counts.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
-from heapq import heappop, heappush
 from itertools import filterfalse
 
+from engine.data.ending import Ends
 from engine.data.holdings import MANY_KEYS, Key, Place, Places, Who, Written
 from engine.data.lines import Line
 from engine.data.waiter import Acked, Ring, Waiter
@@ -32,6 +32,10 @@ STANDING_MAX = 2_000
 """Keys that who has very many stands in line for in one piece."""
 RELEASED_MAX = 1_000
 """Keys that a transaction which is given up releases in one piece."""
+KEYS_OF_ONE = 8
+"""So many of them cost as much as a waiter or a lease that ends."""
+
+_all_at_once = partial(deque[int], maxlen=0)
 
 
 class LockTable(Waiting):
@@ -44,12 +48,13 @@ class LockTable(Waiting):
         self.began: list[TxId] = []  # who has begun to wait since somebody looked for circles
         self.gave_up = False  # somebody who waited, since then
         self.acked: Acked | None = None  # while what counts lets go of keys, for whoever has them now
-        self._ends: list[tuple[int, int, Waiter | TxId]] = []  # a heap of deadlines; no entry is later than its deadline
-        self._number = 0
+        self._ends = Ends[Waiter | TxId]()
         self._served: deque[Waiter] = deque()  # these have all, and are yet to be told
         self.may_tell: Callable[[], bool] = lambda: True  # one more in this turn; else `tell_on` is called in a later one
-        self._untold: dict[Waiter, None] = {}  # these have all, and wait for that
-        self._ungranted: dict[Key, None] = {}  # what more may have then of those in line
+        self._untold: OrderedDict[Waiter, None] = OrderedDict()  # these have all, and wait for that
+        self._ungranted: OrderedDict[Key, None] = OrderedDict()  # what more may have then of those in line
+        self.in_pieces: Callable[[Iterator[int]], object] = _all_at_once  # does something in as many turns as it takes
+        self.drops = 0  # how often keys went with their partitions
 
     # Single writes, which hold nothing but must not pass a transaction.
 
@@ -162,7 +167,7 @@ class LockTable(Waiting):
         self._waiters[waiter] = None
         self._waiters_of.setdefault(waiter.owner, {})[waiter] = None
         self.began.append(waiter.owner)
-        self._end_at(waiter.deadline, waiter)
+        self._ends.add(waiter.deadline, waiter)
 
     def _has_all(self, waiter: Waiter) -> bool:
         """It has all, and is told: one after the other, where who is told lets go at once, and so the next one has all.
@@ -172,6 +177,10 @@ class LockTable(Waiting):
             waiter.coming = True
             self._untold[waiter] = None
             return False
+        self._tell(waiter)
+        return True
+
+    def _tell(self, waiter: Waiter) -> None:
         waiter.done = True
         self._no_longer_waits(waiter)
         self._served.append(waiter)
@@ -181,16 +190,19 @@ class LockTable(Waiting):
             if not self._served:
                 break
             waiter = self._served[0]
-        return True
 
     def tell_on(self) -> None:
-        """Tell those who have all and could not be told in an earlier turn."""
-        untold, ungranted, self._untold, self._ungranted = self._untold, self._ungranted, {}, {}
-        for waiter in untold:
+        """Tell those who have all and could not be told in an earlier turn, as far as this one has room; and when all are,
+        let others have what they left."""
+        while self._untold:
+            waiter = next(iter(self._untold))
+            if not (waiter.done or self.may_tell()):
+                return
+            del self._untold[waiter]
             if not waiter.done:
-                self._has_all(waiter)
-        for key in ungranted:
-            self._grant(key)
+                self._tell(waiter)
+        while self._ungranted and not self._untold:
+            self._grant(self._ungranted.popitem(last=False)[0])
 
     def _stand(self, waiter: Waiter, keys: list[Key]) -> None:
         """Take of some keys what is free, and stand in line for the others."""
@@ -339,11 +351,7 @@ class LockTable(Waiting):
         if known or not again:
             self._lease[owner] = until
         if not known and not again:
-            self._end_at(until, owner)
-
-    def _end_at(self, when: int, what: Waiter | TxId) -> None:
-        self._number += 1
-        heappush(self._ends, (when, self._number, what))
+            self._ends.add(until, owner)
 
     def _is_over(self, what: Waiter | TxId) -> bool:
         if isinstance(what, Waiter):
@@ -354,34 +362,46 @@ class LockTable(Waiting):
         """Give up waiters past their deadline, as many as one turn may; the owners whose lease ran out, to be given up."""
         silent: list[TxId] = []
         left = EXPIRED_MAX
-        while left > 0 and self._ends and self._ends[0][0] <= now:
-            what = heappop(self._ends)[2]
+        while left > 0 and (what := self._ends.due(now)) is not None:
             left -= 1
             if isinstance(what, Waiter):
                 if not self._is_over(what):
-                    left -= len(what.taken) // 100
+                    left -= min(len(what.taken) + len(what.missing), RELEASED_MAX) // KEYS_OF_ONE
                     held = self._in_the_way(what, now)
                     what.done = True
                     self._give_up(what, held)
             elif (until := self._lease.get(what)) is not None:
                 if now < until:
-                    self._end_at(until, what)  # it was renewed
+                    self._ends.add(until, what)  # it was renewed
                 else:
                     del self._lease[what]
                     silent.append(what)
         return silent
 
     def _give_up(self, waiter: Waiter, held: str, ring: Ring = ()) -> None:
-        """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told."""
+        """A waiter that is marked as done gets nothing any more: it gives back what it took, and is told then."""
         self._no_longer_waits(waiter)
         self.gave_up = True
-        left = [key for key in list(waiter.missing) if self._leave(waiter, key)]
-        self.give_up(waiter.owner, waiter.taken)
+        if len(waiter.missing) + len(waiter.taken) > RELEASED_MAX:
+            probe("lock.very_many_are_given_back")
+            self.in_pieces(self._giving_back(waiter, held, ring))
+        else:
+            _all_at_once(self._giving_back(waiter, held, ring))
+
+    def _giving_back(self, waiter: Waiter, held: str, ring: Ring) -> Iterator[int]:
+        missing, taken = list(waiter.missing), waiter.taken
+        for at in range(0, len(missing), RELEASED_MAX):
+            some = missing[at : at + RELEASED_MAX]
+            for key in [key for key in some if self._leave(waiter, key)]:
+                self._grant(key)  # it may have been all that stood before the next ones
+            yield len(some)
+        for at in range(0, len(taken), RELEASED_MAX):
+            some = taken[at : at + RELEASED_MAX]
+            self.give_up(waiter.owner, some)
+            yield len(some)
         for key, raised in waiter.raised.items():
             if raised:
                 self._lower(waiter.owner, key)
-        for key in left:
-            self._grant(key)  # it may have been all that stood before the next ones
         waiter.expired(held, ring)
 
     def _give_up_all(self, owner: TxId, held: str, ring: Ring = ()) -> None:
@@ -398,25 +418,23 @@ class LockTable(Waiting):
 
     def next_expiry(self) -> int:
         """When to `expire`, or `NEVER`; a lease that was renewed is looked at too early, and put off."""
-        while self._ends and self._is_over(self._ends[0][2]):
-            heappop(self._ends)
-        return self._ends[0][0] if self._ends else NEVER
+        return self._ends.first(self._is_over) if self._ends.heap else NEVER
 
     def drop(self, gone: Container[int]) -> None:
         """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""
+        self.drops += 1
         in_vain = [w for w in self._waiters if any(number in gone for number in dict.fromkeys(self._places(w.keys)))]
         for waiter in in_vain:
             waiter.done = True
-        for number in [n for n in self._owners if n in gone]:
-            for owner in list(self._owners[number]):
-                for key in self.keys_in(owner, number):
-                    self._let_go(owner, key)
+        self._go(gone)
+        self.in_pieces(self._letting_go())
         passing = [(o, each.tx, n) for o, mine in self.passing.items() for n, each in mine.items() if n in gone]
         lost = [each for which in passing if (each := self.passed(*which)) is not None]
         for each in lost:
             for go_on in each.behind:
                 go_on(False)
-        for key in [k for k in self._pending if self._place(*k) in gone]:
+        pending = list(self._pending)
+        for key in [key for key, number in zip(pending, self._places(pending), strict=True) if number in gone]:
             del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")

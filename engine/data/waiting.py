@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from engine.data.holdings import Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
 from engine.data.waiter import Waiter, named
 from wal.ids import TxId
+
+LINE_MAX = 1_000
+"""Of one line so many are looked at to tell who waits for whom: those at its head, of whom most hold other keys."""
+LOOKED_MAX = 2_000
+"""So many keys of one who waits are looked at to tell for whom."""
 
 
 def _everybody(_: Waiter) -> bool:
@@ -51,21 +56,29 @@ class Waiting(Holdings):
         """How many wait for something."""
         return len(self._waiters)
 
-    def waits(self, among: Callable[[Waiter], bool] = _everybody) -> Iterator[tuple[TxId, TxId, Key, bool]]:
+    def lines(self) -> list[Key]:
+        """The keys for which anybody stands in line."""
+        return list(self._waiting)
+
+    def waits(
+        self, among: Callable[[Waiter], bool] = _everybody, keys: Iterable[Key] | None = None
+    ) -> Iterator[tuple[TxId, TxId, Key, bool]]:
         """Who waits, for whom, where, and whether to read: for those that hold the key, and those before it in the line.
 
         A writer waits for the readers before it, and whoever is behind it for the writer; that it waits for those that hold
         the key, too, is said of the first writers only where these are many. So it is said in as many words as there are
         holders and waiters. `among` these: of others nothing is said, and whoever stands behind such a one waits for those
-        for whom that one does.
+        for whom that one does. For these `keys`, or all.
         """
-        for key, line in self._waiting.items():
+        for key in self._waiting if keys is None else keys:
+            if (line := self._waiting.get(key)) is None:
+                continue
             owner, readers = self._owner.get(key), list(self._sharing.get(key, ()))
             holders = [owner] if owner is not None else readers
             before: list[TxId] = []  # the readers that wait since the last writer; if there are none, that one
             writer: list[TxId] = []
             behind = False  # somebody of whom nothing is said, and who keeps readers from the key
-            for waiter in line:
+            for waiter in islice(line, LINE_MAX):
                 if not among(waiter):
                     behind = behind or not waiter.shared
                     continue
@@ -85,12 +98,22 @@ class Waiting(Holdings):
     def waits_of(self, owner: TxId) -> Iterator[tuple[TxId, Key, bool]]:
         """For whom a transaction waits here, where, and whether to read; those before it in line are left out."""
         for waiter in self._waiters_of.get(owner, ()):
-            for key in waiter.missing:
+            for key in islice(waiter.missing, LOOKED_MAX):
                 held = self._owner.get(key)
                 readers = () if waiter.shared else self._sharing.get(key, ())
                 for other in (held,) if held is not None else readers:
                     if other != owner:
                         yield other, key, waiter.shared
+
+    def waits_for(self, owner: TxId, other: TxId) -> bool:
+        """Whether a transaction waits here for a key that the other one holds, or for which that stands in line, too."""
+        theirs = self._waiters_of.get(other, ())
+        for waiter in self._waiters_of.get(owner, ()):
+            if any(not waiter.missing.keys().isdisjoint(ahead.missing) for ahead in theirs):
+                return True
+            if any(self.holds(other, key) for key in islice(waiter.missing, LOOKED_MAX)):
+                return True
+        return False
 
     def _leave(self, waiter: Waiter, key: Key, *, served: bool = False) -> bool:
         """Out of the line; whether it stood in it."""
@@ -110,12 +133,14 @@ class Waiting(Holdings):
             del self._waiters_of[waiter.owner]
 
     def _in_the_way(self, waiter: Waiter, now: int) -> str:
-        for key in waiter.missing:
+        for key in islice(waiter.missing, LOOKED_MAX):
             owner, readers = self._owner.get(key), () if waiter.shared else self._sharing.get(key, ())
-            others = [other for other in ((owner,) if owner is not None else readers) if other != waiter.owner]
-            if others:
-                label, since, _ = self._who.get(others[0], Who("", now))
-                who = named(others[0], label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
-                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+            holders = (owner,) if owner is not None else readers
+            other = next((other for other in holders if other != waiter.owner), None)
+            if other is not None:
+                label, since, _ = self._who.get(other, Who("", now))
+                who = named(other, label) + (f" for {(now - since) / 1e9:.1f} s" if now > since else "")
+                count = len(holders) - (waiter.owner in holders)
+                more = f", and {count - 1} more" if count > 1 else ""
                 return f"{key[0]}:{key[1]!r} {'held' if owner is not None else 'read'} by {who}{more}"
         return "single writes that are under way"

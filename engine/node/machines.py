@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -53,6 +53,7 @@ from rebalance.supplier import SupplySide
 from rebalance.table import Topology
 from wal import records as r
 from wal.ids import NodeId
+from wal.probe import probe
 
 TAKEN_OF_WORK = 4
 """So many partitions of a map that takes effect are as much work as one thing that is decided, whatever it says of them."""
@@ -368,8 +369,17 @@ class Machines:
             core.resume(lambda: self._evict_next(moved))
 
     def _activated(self, local: LocalPartition) -> None:
-        """A promotion is done: the partition serves."""
+        """A promotion is done: the partition serves, as soon as what is prepared there is held."""
+        self.core.in_pieces(self._activate(local, local.epoch))
+
+    def _activate(self, local: LocalPartition, epoch: int) -> Iterator[int]:
+        for work in self.participant.holding(local.number):
+            yield work
+            if local.role is not Role.PROMOTING or local.epoch != epoch:
+                probe("promotion.held_in_vain")
+                return
         local.activate()
+        self.promotion.served(local)
         if (since := self._taking.pop(local.number, None)) is not None:
             self.core.maps.taken.append(self.core.now - since)
         if local.number in self._draining:

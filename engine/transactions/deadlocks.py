@@ -17,7 +17,7 @@ again, or a wait until the lock's timeout; and so would a circle of more than `W
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, assert_never, get_args
 
@@ -48,6 +48,10 @@ STALE_MS = 1_000
 """What a node told so long ago counts no more: by now it would have told something else."""
 WAITS_MAX = 500
 """So many waits one node tells of."""
+LOOKED_MAX, PAUSE_MS = 5_000, 10
+"""So many of those who wait are looked at in one turn; of more the next ones a little later, and then all are told of."""
+CIRCLES_MAX = 100
+"""So many circles are opened in one turn, or for one message: what is left is found in the next look."""
 
 _Waiting = tuple[TxId, TxId]
 
@@ -79,6 +83,9 @@ class Deadlocks(Rule):
         self._look_at = 0
         self._looked_at = 0
         self._waited: deque[tuple[int, TxId]] = deque()  # since when; who holds something, and is not told of yet
+        self._left: deque[Key] = deque()  # whose lines are yet to be looked at
+        self._found: dict[_Waiting, tuple[TxId, TxId, Key, bool]] = {}  # in those that were
+        self._looked = 0  # at so many in this turn
         self._said: list[_Waiting] = []  # the last time
         self._said_at = 0
         self._told: dict[NodeId, tuple[int, list[Wait]]] = {}  # when, and what
@@ -99,8 +106,10 @@ class Deadlocks(Rule):
         self._look_at, self._looked_at = core.now + LOOK_MS * MS, core.now
         while waited and waited[0][0] + LASTED_MS * MS <= core.now:
             waited.popleft()
-        found = {wait[:2]: wait for wait in islice(self._locks.waits(self._matters), WAITS_MAX)}
-        core.work += len(found) + self._locks.waiters // 4
+        if not self._look_on():
+            self._look_at = core.now + PAUSE_MS * MS
+            return
+        found, self._found = self._found, {}
         said, coordinator = list(found), self._detector.coordinator()
         if coordinator is None:
             said = []
@@ -111,8 +120,28 @@ class Deadlocks(Rule):
             self._report(coordinator, Waits(core.fence, said, about, shared))
         self._said = said
 
+    def _look_on(self) -> bool:
+        """Look at some of those who wait; whether that were all, or as many matter as are told of."""
+        found, self._looked = self._found, 0
+        if not self._left:
+            self._left.extend(self._locks.lines())
+        more = islice(self._locks.waits(self._matters, self._lines()), WAITS_MAX - len(found))
+        found |= {wait[:2]: wait for wait in more}
+        self.core.work += len(found) + self._looked // 4
+        if len(found) >= WAITS_MAX:
+            self._left.clear()
+        elif self._left:
+            probe("tx.looked_at_some_who_wait")
+        return not self._left
+
+    def _lines(self) -> Iterator[Key]:
+        while self._left and self._looked < LOOKED_MAX:
+            self._looked += 1
+            yield self._left.popleft()
+
     def _matters(self, waiter: Waiter) -> bool:
         """Whether who waits holds something, and has waited for a moment, or holds nothing, and has waited for long."""
+        self._looked += 1
         holds = self._locks.may_close_a_circle(waiter.owner)
         if waiter.who is None:
             return holds
@@ -152,19 +181,15 @@ class Deadlocks(Rule):
                 blockers[waiter].append(holder)
                 began.append(holder)
         self.core.work += len(between)
-        while circle := circle_in(blockers):
-            victim = youngest(circle, ages)
+        for circle in islice(circles_in(blockers, ages), CIRCLES_MAX):
             probe("tx.deadlock_found_at_once")
-            at = circle.index(victim)
-            circle = [*circle[at:], *circle[:at]]
             labels = [self._who(tx)[0] for tx in circle]
             ring = [
                 Link(tx, labels[n], circle[m], labels[m], node=self.core.node, namespace=ns, key=key, shared=to_read)
                 for n, (tx, m) in enumerate(zip(circle, [*range(1, len(circle)), 0], strict=True))
                 for (ns, key), to_read in (between[tx, circle[m]],)
             ]
-            self._locks.give_way(victim, ring)
-            del blockers[victim]
+            self._locks.give_way(circle[0], ring)
 
     def switch(self, _: NewMap) -> None:
         """A new topology: locks may have gone with their partitions."""
@@ -193,28 +218,30 @@ class Deadlocks(Rule):
                 between[wait.waiter, wait.holder] = wait
                 blockers.setdefault(wait.waiter, []).append(wait.holder)
                 ages[wait.holder] = max(wait.age_ms, ages.get(wait.holder, -1))
-        while circle := circle_in(blockers):
-            victim = youngest(circle, ages)
-            probe("tx.deadlock_found")
-            at = circle.index(victim)
-            self._let_go(victim, [*circle[at:], *circle[:at]], between)
-            del blockers[victim]
+        circles = list(islice(circles_in(blockers, ages), CIRCLES_MAX))
+        if not circles:
+            return
+        victims: dict[TxId, dict[NodeId, None]] = {circle[0]: {} for circle in circles}  # and where they wait
+        for node, (told_at, waits) in self._told.items():
+            for wait in waits:
+                if wait.waiter in victims:
+                    victims[wait.waiter][node] = None
+            self._told[node] = told_at, [wait for wait in waits if wait.waiter not in victims]  # one of them is enough
+        for circle in circles:
+            self._let_go(circle, between, tuple(victims[circle[0]]))
 
-    def _let_go(self, victim: TxId, circle: list[TxId], between: Mapping[_Waiting, Wait]) -> None:
-        """Tell the nodes where it waits."""
-        core = self.core
+    def _let_go(self, circle: list[TxId], between: Mapping[_Waiting, Wait], where: tuple[NodeId, ...]) -> None:
+        """Tell the nodes where the first of a circle waits."""
+        core, victim = self.core, circle[0]
+        probe("tx.deadlock_found")
         ring = [between[pair] for pair in zip(circle, [*circle[1:], victim], strict=True)]
         links = [(wait.node, wait.namespace, wait.key, wait.label) for wait in ring]
-        where = tuple(node for node, (_, waits) in self._told.items() if any(wait.waiter == victim for wait in waits))
         core.send(where, GiveWay(core.fence, victim, circle, links, [wait.shared for wait in ring]))
-        for node, (told_at, waits) in self._told.items():  # one of them is enough
-            self._told[node] = told_at, [wait for wait in waits if wait.waiter != victim]
 
     def on_give_way(self, sender: NodeId, message: GiveWay) -> None:
         """A transaction is not to wait here any more."""
         following = [*message.circle[1:], message.victim]
-        here = ((waiter, holder) for waiter, holder, _, _ in self._locks.waits(self._matters))
-        if message.version == self.core.fence and (message.victim, following[0]) in here:
+        if message.version == self.core.fence and self._locks.waits_for(message.victim, following[0]):
             labels = [label for _, _, _, label in message.links]
             shared = message.shared if len(message.shared) == len(labels) else [False] * len(labels)
             ring = [
@@ -242,8 +269,10 @@ def youngest(circle: Iterable[TxId], ages: Mapping[TxId, int]) -> TxId:
     return max(known or circle, key=lambda tx: (-ages.get(tx, -1), tx))
 
 
-def circle_in(blockers: Mapping[TxId, Iterable[TxId]]) -> list[TxId]:
-    """Some transactions each of which waits for the next one, and the last for the first; none if there are no such.
+def circles_in(blockers: Mapping[TxId, Iterable[TxId]], ages: Mapping[TxId, int]) -> Iterator[list[TxId]]:
+    """Circles of transactions, each of which waits for the next one and the last for the first, who is to give way.
+
+    They are found one after the other, as if who gives way waited for nobody any more.
 
     `blockers`: whoever waits -> those for whom it waits.
     """
@@ -260,8 +289,13 @@ def circle_in(blockers: Mapping[TxId, Iterable[TxId]]) -> list[TxId]:
                 ahead.pop()
             elif following in path:
                 found = list(path)
-                return found[found.index(following) :]
+                circle = found[found.index(following) :]
+                victim = youngest(circle, ages)
+                at = circle.index(victim)
+                yield [*circle[at:], *circle[:at]]
+                over[victim] = None
+                del ahead[found.index(victim) :]
+                path = dict.fromkeys(found[: len(ahead)])
             elif following not in over and following in blockers:
                 path[following] = None
                 ahead.append(iter(blockers[following]))
-    return []

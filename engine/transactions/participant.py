@@ -17,21 +17,20 @@ from msgspec import structs
 from engine.data.concerns import work_of
 from engine.data.holdings import Key
 from engine.data.locking import Locking
-from engine.data.locks import RELEASED_MAX
+from engine.data.locks import KEYS_OF_ONE, RELEASED_MAX
 from engine.data.replication import Replication
 from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
-from engine.protocol.operations import CONDITIONS
 from engine.state.store import Entry
 from engine.transactions.commits import reserved
 from engine.transactions.doubts import Doubt
-from engine.transactions.pieces import is_named, is_piece, keys_written
+from engine.transactions.pieces import is_named, is_piece, keys_written, means_something
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, Operation, leads, may_act
+from rebalance.ports import MS, WORK_MAX, Operation, leads, may_act
 from rebalance.results import COMMITTED
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -40,6 +39,8 @@ from wal.probe import probe
 
 NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
+HELD_AT_ONCE = 1_000
+"""Keys of what a new primary found prepared that are held in one piece."""
 HANDED_ON_MAX = 64
 """Who has written more keys in a partition hands them on when its outcome counts: each is looked for among all."""
 
@@ -74,7 +75,7 @@ class Participant(Rule):
         core = self.core
         if not may_act(core, message.version):
             return  # the coordinator asks again, under the version that will be
-        if sender != core.node and not _means_something(message, len(core.local)):
+        if sender != core.node and not means_something(message, len(core.local)):
             probe("tx.parts_of_nothing")
             return
         for part in message.parts:
@@ -350,22 +351,32 @@ class Participant(Rule):
         )
 
     def activated(self, local: LocalPartition) -> None:
-        """This node became primary of a partition: its prepared transactions keep their locks, and are in doubt.
+        """This node is primary of a partition: its prepared transactions, whose keys are held, are in doubt."""
+        for tx in self.core.replica.partition(local.number).prepared:
+            self._doubt(tx, local.number, 0, self.holder(tx, local.number))
+
+    def holding(self, number: int) -> Iterator[int]:
+        """This node is about to serve a partition: its prepared transactions keep their locks. In pieces, and once more
+        where locks went with another map meanwhile; yields how much work each was.
+
+        Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
+        what it writes: for whatever it read was so when it voted, wherever its other votes are given.
 
         Where an operator went on by force with a copy that lagged, it may have two of one key, and not have heard that the
         first is over. So the newest comes first, and has what both want; the first may still end either way, at counters
         that lie below.
         """
-        prepared = self.core.replica.partition(local.number).prepared
-        for tx, prepare in reversed(prepared.items()):
-            self._pin(self.holder(tx, local.number), prepare, found=True)
-        for tx in prepared:
-            self._doubt(tx, local.number, 0, self.holder(tx, local.number))
-
-    def _pin(self, owner: TxId, prepare: r.Prepare, *, found: bool = False) -> None:
-        """Until the outcome is known nobody else writes what a transaction has read in the partition, and nobody else reads
-        what it writes: for whatever it read was so when it voted, wherever its other votes are given."""
-        self.locks.pin(owner, keys_written(prepare), prepare.locks, found=found)
+        locks, drops = self.locks, -1
+        while drops != locks.drops:
+            while locks.goes(number):
+                yield WORK_MAX
+            drops = locks.drops
+            for tx, prepare in reversed(list(self.core.replica.partition(number).prepared.items())):
+                owner, keys, reads = self.holder(tx, number), keys_written(prepare), prepare.locks
+                for at in range(0, max(len(keys), len(reads), 1), HELD_AT_ONCE):
+                    some = keys[at : at + HELD_AT_ONCE]
+                    locks.pin(owner, some, reads[at : at + HELD_AT_ONCE], found=True)
+                    yield 1 + len(some) // KEYS_OF_ONE + len(reads[at : at + HELD_AT_ONCE])
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
@@ -373,8 +384,13 @@ class Participant(Rule):
         gone = [key for key in self._doubts if not local[key[1]].mine]
         for key in gone:
             del self._doubts[key]
-        for key in gone:
-            self._forget_owner(key[0])
+        self.core.in_pieces(self._forget_owners([tx for tx, _ in gone]))
+
+    def _forget_owners(self, gone: list[TxId]) -> Iterator[int]:
+        while self.locks.lets_go:
+            yield WORK_MAX
+        for tx in gone:
+            self._forget_owner(tx)
 
     def in_doubt(self, ms: int = 0) -> list[TxId]:
         """Transactions that are prepared here, for so long at least, and whose outcome is not known."""
@@ -419,25 +435,6 @@ class Participant(Rule):
                     probe("tx.asked_for_outcome")
                     core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
                 self._doubt(tx, number, core.now, doubt.holder)
-
-
-def _means_something(message: PrepareParts, places: int) -> bool:
-    """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
-    are, and each key with its value."""
-    participants = message.participants
-    if max(participants, default=places) >= places or not is_named(message.decision, participants):
-        return False
-    piece = piece_number(message.tx)
-    for part in message.parts:
-        if not is_named(part.partition, participants, piece):
-            return False
-        for _, keys, values in part.writes:
-            if not keys or len(keys) != len(values):
-                return False
-        for _, _, when, *_ in part.conditions:
-            if when not in CONDITIONS:
-                return False
-    return True
 
 
 def _written_by(prepare: r.Prepare, key: Key) -> Entry | None:

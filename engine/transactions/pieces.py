@@ -21,7 +21,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from engine.data.holdings import Key
-from engine.messages import Part
+from engine.messages import Part, PrepareParts
+from engine.protocol.operations import CONDITIONS
 from engine.protocol.sizes import written_bytes
 from engine.transactions.commits import SPLIT_AT_ONCE
 from wal import records as r
@@ -108,3 +109,22 @@ def is_named(number: int, participants: list[int], piece: int = 0) -> bool:
     each of many messages."""
     at = bisect_left(participants, number) + piece
     return at < len(participants) and participants[at] == number
+
+
+def means_something(message: PrepareParts, places: int) -> bool:
+    """Whether what is asked for can be done, and ended: each part in one of the partitions that are named, which there
+    are, and each key with its value."""
+    participants = message.participants
+    if max(participants, default=places) >= places or not is_named(message.decision, participants):
+        return False
+    piece = piece_number(message.tx)
+    for part in message.parts:
+        if not is_named(part.partition, participants, piece):
+            return False
+        for _, keys, values in part.writes:
+            if not keys or len(keys) != len(values):
+                return False
+        for _, _, when, *_ in part.conditions:
+            if when not in CONDITIONS:
+                return False
+    return True

@@ -379,6 +379,7 @@ class Copy:
 
     def _activate(self, local: LocalPartition) -> None:
         local.activate()
+        self.promotion.served(local)
         if not self.promotion.owed:
             self.supply.vouching.beforehand.begin()
 

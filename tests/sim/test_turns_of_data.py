@@ -5,16 +5,23 @@ Each is told of little and of much that was there before, and takes the same of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
+import pytest
+
+from engine.data.locks import LockTable
 from engine.node.node import Node
 from engine.protocol.requests import (
+    KEYS_AT_ONCE,
+    Admin,
     CommitTx,
     Cut,
     Failed,
     Get,
     KeepCut,
+    Lock,
     Put,
     Request,
     Rows,
@@ -24,10 +31,13 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
+from engine.transactions.deadlocks import CIRCLES_MAX
+from engine.turn.effects import Effects
 from engine.turn.events import Asked, ClientSeen, Event
 from engine.turn.settings import Settings
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
+from tests.sim.observer import Observer
 from tests.sim.test_turns import NODES, Calls
 from tests.sim.world import SECOND, World
 from wal.ids import Era, TxId, partition_of
@@ -130,12 +140,12 @@ def _of_cuts(many: int) -> list[int]:
                 cuts.append(answer.cut)
             ask(Put(1, _tx(2, 1 + number), "n", one[:1], [b"%d" % number]))
         found.clear()
-        every = [Scan(1, "n", [0], b"", None, 1_000, cut=cuts[0], marks=True), Get(2, "n", one, cut=cuts[0])]
+        every: list[Request] = [Scan(1, "n", [0], b"", None, 1_000, cut=cuts[0], marks=True), Get(2, "n", one, cut=cuts[0])]
         rows, values = sorted(ask(*every), key=lambda answer: isinstance(answer, Values))
         assert isinstance(rows, Rows)
         assert isinstance(values, Values)
         assert rows.values == [b"v"] * len(one)
-        assert 100 < len(values.values) <= len(one), "of many cuts the rest is to be asked for again"
+        assert 200 < len(values.values) <= len(one), "of many cuts the rest is to be asked for again"
         assert all(value == b"v" for _, _, value in values.values)
         for number in range(100):
             writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("n", [one[number], two[number]], [b"w", b"w"])]
@@ -159,6 +169,180 @@ def _of_cuts(many: int) -> list[int]:
 
 def test_a_turn_costs_the_same_however_many_snapshots_are_open() -> None:
     """But for those by which the one fragment was overwritten that is read: its readers ask one after the other."""
-    few, many = _of_cuts(50), _of_cuts(400)
+    few, many = _of_cuts(50), _of_cuts(200)
     for little, much in zip(few, many, strict=True):
         assert much <= 2 * little + 400, f"{few}, {many}"
+
+
+# Locks.
+
+
+class Stand:
+    """One node, or several, a session with the primary of a partition, and what it has answered."""
+
+    def __init__(self, world: World, nodes: Sequence[str], keys: Sequence[bytes]) -> None:
+        self.world = world
+        for name in nodes:
+            world.add_machine(name)
+        world.form(list(nodes))
+        self.replies: list[object] = []
+        topology = world.newest()
+        assert topology is not None
+        place = partition_of(keys[0], len(topology.placements))
+        self.machine = world.machines[topology.placements[place].primary or ""]
+        self.session = self.machine.new_session(self.replies.append)
+
+    @property
+    def locks(self) -> LockTable:
+        return _node(self.machine).locks
+
+    def ask(self, *requests: Request) -> None:
+        for request in requests:
+            self.machine.receive(Asked(self.session, request))
+
+    def lock_all(self, owner: TxId, keys: Sequence[bytes]) -> None:
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            self.ask(Lock(1, owner, "n", list(keys[at : at + KEYS_AT_ONCE]), 60_000))
+        assert self.world.run_while(lambda: len(self.locks.keys_of(owner)) < len(keys), at_most=5 * SECOND)
+        self.world.run_for(SECOND // 10)
+        self.replies.clear()
+
+    def calls(self, seconds: float, *requests: Request) -> int:
+        """How many functions the turn called that called the most, while these were asked and for some time after."""
+        calls = self.world.costs = Calls()
+        self.ask(*requests)
+        self.world.run_for(int(seconds * SECOND))
+        return calls.most
+
+
+def _one(count: int) -> list[bytes]:
+    """Keys of one partition."""
+    return [b"{one}%d" % number for number in range(count)]
+
+
+MANY = 30_000
+CALLS_MAX = 45_000
+"""Of one turn over so many keys: fewer than two for each, where one that does all of it at once calls ten."""
+
+
+@pytest.mark.parametrize("ends", ["too late", "given up"])
+def test_who_waits_for_very_many_keys_gives_them_back_in_pieces(ends: str) -> None:
+    """Half of them it has, for the others it stands in line; who looks for circles looks at some lines at a time."""
+    keys = _one(MANY)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0, lock_timeout_ms=60_000)) as world:
+        stand = Stand(world, ["n1"], keys)
+        stand.lock_all(_tx(1), keys[::2])
+        assert stand.calls(1, Put(2, _tx(2), "n", keys, [b"v"] * len(keys), within_ms=3_000)) <= CALLS_MAX
+        assert len(stand.locks.keys_of(_tx(2))) == len(keys) // 2
+        given_up = Admin(3, "give-up", {"tx": [_tx(2).hex()], "yes": []})
+        assert stand.calls(2, *[given_up] * (ends == "given up")) <= CALLS_MAX
+        refused = [reply for reply in stand.replies if isinstance(reply, Failed)]
+        assert [reply.code for reply in refused] == ["LockTimeout"], stand.replies
+        assert not stand.locks.keys_of(_tx(2))
+        assert not stand.locks.awaited
+
+
+def test_very_many_who_have_what_they_waited_for_are_told_in_turn() -> None:
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        stand = Stand(world, ["n1"], _one(1))
+        stand.lock_all(_tx(1), _one(1))
+        stand.ask(*(Lock(number, _tx(number), "n", _one(1), 4_000, shared=True) for number in range(2, 15_000)))
+        world.run_for(SECOND)
+        assert stand.locks.waiters == 14_998
+        assert stand.calls(1, Unlock(1, _tx(1))) <= CALLS_MAX
+        assert len(stand.replies) == 14_999
+
+
+def test_who_gives_up_counts_those_in_its_way_and_names_one() -> None:
+    """A thousand readers of a key, and a thousand writers that wait in vain."""
+    steps = 0
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        stand = Stand(world, ["n1"], _one(1))
+        stand.ask(*(Lock(number, _tx(number), "n", _one(1), 4_000, shared=True) for number in range(1_000)))
+        world.run_for(SECOND // 2)
+        stand.ask(*(Lock(number, _tx(number), "n", _one(1), 1_000) for number in range(1_000, 2_000)))
+        world.run_for(SECOND // 2)
+        sharing: Any = stand.locks._sharing
+
+        class Counted(dict[TxId, bool]):
+            """Readers, each of whom is a step."""
+
+            def __iter__(self) -> Iterator[TxId]:
+                nonlocal steps
+                for reader in super().__iter__():
+                    steps += 1
+                    yield reader
+
+        (key,) = sharing
+        sharing[key] = Counted(sharing[key])
+        stand.replies.clear()
+        world.run_for(SECOND)
+        told = [reply.message for reply in stand.replies if isinstance(reply, Failed)]
+        assert len(told) == 1_000
+        assert all("and 999 more" in message for message in told), told[0]
+        assert steps <= 50_000, "as many as are looked at for circles now and then"
+
+
+class Refused(Observer):
+    """How many were refused in one turn at most."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Count them."""
+        self.most = max(self.most, sum(isinstance(reply, Failed) for _, reply in effects.reply))
+
+
+def test_very_many_circles_are_opened_in_several_turns() -> None:
+    """A thousand pairs on one node, each of two who wait for each other."""
+    keys = _one(2_000)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0, lock_lease_ms=60_000)) as world:
+        stand = Stand(world, ["n1"], keys)
+        stand.ask(*(Lock(number, _tx(number), "n", [key], 4_000) for number, key in enumerate(keys)))
+        world.run_for(SECOND // 2)
+        stand.replies.clear()
+        in_turn = Refused()
+        world.watch([in_turn])
+        crossing = [Lock(n, _tx(n), "n", [keys[n ^ 1]], 30_000, holding=True) for n in range(len(keys))]
+        assert stand.calls(2, *crossing) <= CALLS_MAX
+        refused = [reply for reply in stand.replies if isinstance(reply, Failed)]
+        assert {reply.code for reply in refused} == {"Deadlock"}
+        assert len(refused) == 1_000
+        assert in_turn.most <= 2 * CIRCLES_MAX, "at once where they lie on one node, and at the coordinator"
+
+
+class Held(Observer):
+    """How many keys one transaction has held at most at the end of a turn."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
+        """Count them."""
+        self.most = max(self.most, len(_node(machine).locks.keys_of(_tx(1))))
+
+
+def test_what_is_prepared_is_held_by_a_new_primary_in_pieces_and_let_go_of_by_who_lost_it() -> None:
+    """Its old primary locks as many keys besides; it stands still, and is evicted."""
+    keys = _one(MANY)
+    other = next(key for key in map(b"o%d".__mod__, range(100)) if partition_of(key, 4) != partition_of(keys[0], 4))
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=2, lock_lease_ms=60_000)) as world:
+        stand = Stand(world, NODES, keys)
+        writes: list[tuple[str, list[bytes], list[bytes | None]]] = [("n", [*keys, other], [b"v"] * (len(keys) + 1))]
+        stand.ask(CommitTx(1, _tx(1), _tx(1), True, writes, [], [], prepare_only=True))
+        assert world.run_while(lambda: not stand.replies, at_most=5 * SECOND)
+        stand.lock_all(_tx(2), [b"{one}more%d" % number for number in range(MANY)])
+        held = Held()
+        world.watch([held])
+        stand.machine.pause()
+        assert stand.calls(4) <= CALLS_MAX
+        assert held.most >= len(keys)
+        topology = world.newest()
+        assert topology is not None
+        assert topology.placements[partition_of(keys[0], 4)].primary != stand.machine.name
+        stand.machine.resume()
+        assert stand.calls(2) <= CALLS_MAX
+        assert not stand.locks.keys_of(_tx(1))
+        assert not stand.locks.keys_of(_tx(2))
+        assert not stand.locks.lets_go

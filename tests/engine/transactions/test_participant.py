@@ -81,6 +81,7 @@ def test_a_copy_that_has_not_heard_of_the_end_of_the_first_leads_with_two_prepar
         for start, tx, value in ((1, txs[0], b"first"), (2, txs[1], b"second")):
             write = r.Write("acc", number, local.epoch, start, [b"a"], [value], tx=tx)
             node.core.replica.apply(r.Prepare(tx, number, local.epoch, [write], [], [number], number))
+        assert list(node.participant.holding(number)), "a new primary has yet to hold them"
         node.participant.activated(local)
         assert not answers(run(node, [Asked(1, Get(2, "acc", [b"a"]))])), "what the key holds is not known yet"
         found: list[object] = []
