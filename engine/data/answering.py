@@ -10,13 +10,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from engine.messages import Confirm
 from engine.protocol.requests import Request
 from engine.turn.core import Core
 from engine.turn.events import SessionId
-from wal.ids import NodeId
+from rebalance.ports import WORK_MAX
+from wal.ids import NO_VERSION, NodeId
 from wal.probe import probe
 
+NOBODY = -1
+"""The session of a question that no client asked."""
 ANSWERED_AT_ONCE = 500
+MANY_KEYS = 64
+"""Who asks for more is answered when the turn has room for that, and not because others are answered."""
+KEYS_OF_WORK, PARTITIONS_OF_WORK = 64, 50
+"""So many keys, or partitions, that are asked about are as much work as one: they were looked at, and placed."""
 
 Then: TypeAlias = tuple[SessionId, Request, Callable[[], None]]
 """What somebody asked, and what is to be done as soon as this node is known to be primary still."""
@@ -36,6 +44,10 @@ class Round:
         self.then = then
         self.asked_at = self.since = 0
 
+    def question(self, core: Core, sequence: int) -> Confirm:
+        """What the copies are asked."""
+        return Confirm(core.fence, sequence, core.version if self.stale else NO_VERSION)
+
 
 class Answering:
     """Those of one node that may be answered, and are not yet."""
@@ -43,11 +55,20 @@ class Answering:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.left = deque[Then]()
+        self._goes_on = False
+
+    def soon(self, session: SessionId, request: Request, then: Callable[[], None]) -> None:
+        """Answer somebody who asks for much in this turn, if it has room."""
+        if self._core.work < WORK_MAX:
+            then()
+        else:
+            self.put_off([(session, request, then)])
 
     def put_off(self, confirmed: Sequence[Then]) -> None:
         """Answer these after those that are left: the turn has no room for all of them."""
         probe("read.answered_in_pieces")
-        if not self.left:
+        if not self._goes_on:
+            self._goes_on = True
             self._core.resume(self._go_on)
         self.left.extend(confirmed)
 
@@ -58,11 +79,11 @@ class Answering:
         return left
 
     def _go_on(self) -> None:
-        core, left = self._core, self.left
-        some = min(len(left), ANSWERED_AT_ONCE)
-        core.work += some
-        for _ in range(some):
+        core, left, some = self._core, self.left, ANSWERED_AT_ONCE
+        while left and some and (core.work < WORK_MAX or some == ANSWERED_AT_ONCE):
             _, _, then = left.popleft()
+            core.work, some = core.work + 1, some - 1
             then()
+        self._goes_on = bool(left)
         if left:
             core.resume(self._go_on)

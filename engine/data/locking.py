@@ -15,6 +15,7 @@ from functools import partial
 
 from engine.data import ranges
 from engine.data.admission import Admission
+from engine.data.answering import KEYS_OF_WORK
 from engine.data.holdings import Key, Who
 from engine.data.locks import LockTable
 from engine.data.reads import Reads
@@ -23,7 +24,7 @@ from engine.data.waiter import Ring, refused_lock
 from engine.protocol.requests import KEYS_AT_ONCE, SKIPPED, Check, Code, Done, KeepLocks, Lock, Unlock
 from engine.turn.core import Core
 from engine.turn.events import SessionId
-from rebalance.ports import MS
+from rebalance.ports import MS, WORK_MAX
 from rebalance.rule import NewMap, Rule
 from wal.ids import NodeId, TxId
 from wal.probe import probe
@@ -33,9 +34,13 @@ _Read = tuple[str, bytes, int, int]
 CHECKED_AT_ONCE = 1_000
 """So many locks, and so many reads, are looked at before a turn may end."""
 
+OWNERS_OF_WORK = 16
+"""So many leases that are renewed are as much work as one thing that is asked for."""
 TOLD_MAX, TOLD_WORK = 500, 2
 """So many who waited for keys are told in one turn that they have them, and how much work it is: of those in line for one
 key each may let go of it at once, and so the next one has it."""
+TOLD_WORK_MAX = WORK_MAX * 3 // 2
+"""And as long as the turn has no more than this: to be told may be more work, where who is told writes at once."""
 
 
 class Locking(Rule):
@@ -56,11 +61,14 @@ class Locking(Rule):
         core, (turn, told) = self.core, self._told
         if turn != core.turns:
             told = 0
-        elif told == TOLD_MAX:
+        if told < TOLD_MAX and core.work < TOLD_WORK_MAX:
+            self._told = (core.turns, told + 1)
+            core.work += TOLD_WORK
+            return True
+        if told <= TOLD_MAX:
             core.next_turn(self.locks.tell_on)
-        self._told = (core.turns, told + 1)
-        core.work += TOLD_WORK
-        return told < TOLD_MAX
+        self._told = (core.turns, TOLD_MAX + 1)
+        return False
 
     @property
     def wake_at(self) -> int:
@@ -94,7 +102,7 @@ class Locking(Rule):
         if lost := self.conflict(request.owner, [(request.namespace, key) for key in request.held], []):
             self.desk.refuse(session, request.id, Code.CONFLICT, lost, retryable=True)
             return
-        core.work += len(keys)
+        core.work += len(keys) + (len(request.keys) + len(request.held)) // KEYS_OF_WORK
         timeout = min(request.timeout_ms, 10 * core.settings.lock_timeout_ms)
 
         has = self.locks.holds if request.shared else self.locks.may_write
@@ -158,6 +166,7 @@ class Locking(Rule):
     def on_keep_locks(self, session: SessionId, request: KeepLocks) -> None:
         """Renew leases."""
         until = self.core.now + self.core.settings.lock_lease_ms * MS
+        self.core.work += len(request.owners) // OWNERS_OF_WORK
         for owner in request.owners:
             self.locks.lend(owner, until, again=True)
         self.desk.reply(session, Done(request.id))

@@ -22,7 +22,7 @@ from typing import TypeAlias, assert_never, get_args
 from msgspec import structs
 
 from engine.data.admission import Admission
-from engine.data.answering import ANSWERED_AT_ONCE, Answering, Round, Then, Which
+from engine.data.answering import ANSWERED_AT_ONCE, MANY_KEYS, NOBODY, PARTITIONS_OF_WORK, Answering, Round, Then, Which
 from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
 from engine.data.expiry import Expiry
@@ -50,8 +50,6 @@ AGE_MS = 100
 
 _AskedScan: TypeAlias = tuple[SessionId, Scan, int]
 """By whom, and since when."""
-NOBODY = -1
-"""The session of a question that no client asked."""
 _WONDER = Get(0, "", [])
 
 
@@ -95,7 +93,7 @@ class Reads(Rule):
             return
         assert core.topology is not None
         numbers = dict.fromkeys(core.topology.places(request.namespace, request.keys[:KEYS_AT_ONCE]))
-        core.work += len(numbers) // 2
+        core.work += len(request.keys) // 2
         if request.stale:
             reply = self.desk.reply
             if not self._answer_stale(session, request, numbers, lambda ms: reply(session, values_of(core, request, ms))):
@@ -107,7 +105,10 @@ class Reads(Rule):
             if not self.admission.may_serve(session, request, local, None, new=False):
                 return
             needed |= dict.fromkeys(local.needed)
-        self.confirm(needed, session, request, lambda: self._answer_get(session, request))
+        answer = partial(self._answer_get, session, request)
+        if len(request.keys) > MANY_KEYS:
+            answer = partial(self._answering.soon, session, request, answer)
+        self.confirm(needed, session, request, answer)
 
     def _answer_stale(
         self, session: SessionId, request: Get | Scan, numbers: Iterable[int], answer: Callable[[int], None]
@@ -148,7 +149,7 @@ class Reads(Rule):
             self._current |= dict.fromkeys(others, now)
             answer(-(-(core.now - now) // MS))
 
-        self.confirm(needed, session, request, confirmed, stale=True)
+        self.confirm(needed, session, request, partial(self._answering.soon, session, request, confirmed), stale=True)
         return True
 
     def _age_ns(self, others: tuple[NodeId, ...]) -> int:
@@ -185,6 +186,7 @@ class Reads(Rule):
         if request.count and not request.stale and not caught_up and self.expiry.behind:
             self.expiry.catch_up(lambda: self.on_scan(session, request, caught_up=True), (session, request))
             return
+        core.work += len(numbers) // PARTITIONS_OF_WORK
         if request.stale:
             core.work += len(numbers) // 2
             if not self._answer_stale(session, request, numbers, lambda age_ms: self._answer_scan(session, request)):
@@ -228,13 +230,10 @@ class Reads(Rule):
             self._sequence += 1
             asked = self._rounds[self._sequence] = Round(key, then)
             asked.asked_at = asked.since = core.now
-            core.send_early(key[0], self._question(self._sequence, asked))
+            core.send_early(key[0], asked.question(core, self._sequence))
             wake = core.now + core.settings.retransmit_ms * MS
             self.alarm.by(wake)
         self._turn = {}
-
-    def _question(self, sequence: int, asked: Round) -> Confirm:
-        return Confirm(self.core.fence, sequence, self.core.version if asked.stale else NO_VERSION)
 
     # Answers.
 
@@ -249,7 +248,8 @@ class Reads(Rule):
                     self._behind.setdefault((namespace, key), []).append((session, request, core.now))
                     return
         if EXPIRIES in core.replica.namespaces and (over := self.expiry.over(namespace, keys)):
-            self.expiry.delete_first(over, lambda: self._answer_get(session, request), (session, request))
+            again = partial(self._answer_get, session, request)
+            self.expiry.delete_first(over, partial(self._answering.soon, session, request, again), (session, request))
             return
         self.desk.reply(session, self.expiry.values_of(request) if request.expiry else values_of(core, request))
 
@@ -266,7 +266,7 @@ class Reads(Rule):
             self.core.work += len(waiting[:ANSWERED_AT_ONCE])
             for session, request in self.desk.still_wanted(waiting[:ANSWERED_AT_ONCE]):
                 if isinstance(request, Get):
-                    self._answer_get(session, request)
+                    self._answering.soon(session, request, partial(self._answer_get, session, request))
             for number in self._scans_behind.pop(key, []):
                 self.core.resume(partial(self._scan_on, number))
 
@@ -435,7 +435,7 @@ class Reads(Rule):
         for sequence, asked in self._rounds.items():
             if self.alarm.is_due(asked.asked_at + after, core.now):
                 asked.asked_at = core.now
-                core.send(tuple(asked.waiting), self._question(sequence, asked))
+                core.send(tuple(asked.waiting), asked.question(core, sequence))
                 self.alarm.by(core.now + after)
 
     def on(self, sender: NodeId, message: ToReads) -> None:

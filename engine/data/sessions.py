@@ -50,6 +50,8 @@ LOOKED_AT_ONCE = 20_000
 """Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
 SESSIONS_MAX = 1 << 17
 """So many sessions are remembered at most, some 40 MB of them."""
+KEPT_OF_WORK = 16
+"""So many sessions that are said to be alive are as much work as one thing that is asked for."""
 PRUNED_AT_ONCE = 2
 """So many old sessions are looked at for each new one."""
 
@@ -144,6 +146,7 @@ class Sessions(Rule):
 
     def on_keep(self, session: SessionId, request: KeepSessions) -> None:
         """A client that has nothing else to say is alive. Of sessions that are not known here nothing was forgotten."""
+        self.core.work += len(request.sessions) // KEPT_OF_WORK
         for name, acked in request.sessions:
             if (heard := self._heard.get(name)) is not None:
                 self._renew(name, heard, acked)

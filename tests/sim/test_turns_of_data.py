@@ -177,6 +177,14 @@ def test_a_turn_costs_the_same_however_many_snapshots_are_open() -> None:
 # Locks.
 
 
+class Busy(Calls):
+    """The same, where each turn takes a while: so that what comes meanwhile is there at once."""
+
+    def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
+        """Take it."""
+        return super().turn(node, now, events)[0], SECOND // 1_000
+
+
 class Stand:
     """One node, or several, a session with the primary of a partition, and what it has answered."""
 
@@ -209,7 +217,7 @@ class Stand:
 
     def calls(self, seconds: float, *requests: Request) -> int:
         """How many functions the turn called that called the most, while these were asked and for some time after."""
-        calls = self.world.costs = Calls()
+        calls = self.world.costs = Busy()
         self.ask(*requests)
         self.world.run_for(int(seconds * SECOND))
         return calls.most
@@ -305,7 +313,7 @@ def test_very_many_circles_are_opened_in_several_turns() -> None:
         in_turn = Refused()
         world.watch([in_turn])
         crossing = [Lock(n, _tx(n), "n", [keys[n ^ 1]], 30_000, holding=True) for n in range(len(keys))]
-        assert stand.calls(2, *crossing) <= CALLS_MAX
+        assert stand.calls(2, *crossing) <= 2 * CALLS_MAX
         refused = [reply for reply in stand.replies if isinstance(reply, Failed)]
         assert {reply.code for reply in refused} == {"Deadlock"}
         assert len(refused) == 1_000
@@ -346,3 +354,24 @@ def test_what_is_prepared_is_held_by_a_new_primary_in_pieces_and_let_go_of_by_wh
         assert not stand.locks.keys_of(_tx(1))
         assert not stand.locks.keys_of(_tx(2))
         assert not stand.locks.lets_go
+
+
+# Reads.
+
+
+@pytest.mark.parametrize("how", ["now", "stale", "when they expire", "what has expired"])
+def test_very_many_who_read_very_many_keys_are_answered_in_several_turns(how: str) -> None:
+    """All of them have the one confirmation of the copies, or the one delete, for which they have waited."""
+    keys = _one(KEYS_AT_ONCE)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=2)) as world:
+        stand = Stand(world, NODES, keys)
+        stand.ask(Put(1, _tx(1), "n", keys, [b"v"] * len(keys), ttl_ms=1_000 if how == "what has expired" else 0))
+        world.run_for(SECOND * 9 // 10)
+        stand.replies.clear()
+        if how == "what has expired":
+            for name in NODES:
+                world.machines[name].wall_offset_ms = 1_000
+        stale, age_ms = how == "stale", 0 if how == "stale" else -1
+        every = [Get(n, "n", keys, stale=stale, age_ms=age_ms, expiry=how == "when they expire") for n in range(40)]
+        assert stand.calls(5, *every) <= CALLS_MAX * (3 if how == "what has expired" else 1)
+        assert [len(reply.values) for reply in stand.replies if isinstance(reply, Values)] == [len(keys)] * len(every)

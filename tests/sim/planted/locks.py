@@ -54,13 +54,13 @@ def readers_pass_a_writer_who_waits(machine: Machine) -> None:
 def promoted_primary_forgets_what_was_read(machine: Machine) -> None:
     """A new primary locks what the transactions write that it finds prepared, and not what they have read."""
     assert machine.node is not None
-    locks = machine.node.locks
-    pin = locks.pin
 
-    def writes(owner: TxId, keys: Sequence[Key], reads: Iterable[Key] = (), *, found: bool) -> None:
-        pin(owner, keys, found=found)
+    def pin(
+        original: Callable[..., None], owner: TxId, keys: Sequence[Key], reads: Iterable[Key] = (), **how: bool
+    ) -> None:
+        original(owner, keys, () if how.get("found") else reads, **how)
 
-    during(machine, machine.node.participant, "activated", locks, "pin", writes)
+    around(machine.node.locks, "pin", pin)
 
 
 @LOCKS.fault("10")

@@ -314,10 +314,10 @@ def promoted_primary_forgets_prepared_locks(machine: Machine) -> None:
     """A new primary does not lock the keys of the transactions that it finds prepared."""
     assert machine.node is not None
 
-    def pin(owner: TxId, keys: Any, reads: Any, *, found: bool) -> None:
-        pass
+    def holding(_: int) -> Iterator[int]:
+        return iter(())
 
-    during(machine, machine.node.participant, "activated", machine.node.locks, "pin", pin)
+    replace(machine.node.participant, "holding", holding)
 
 
 @TRANSACTIONS.fault("5")
