@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from engine.messages import Confirm
-from engine.protocol.requests import Request
+from engine.protocol.requests import Get, Request
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.ports import WORK_MAX
@@ -58,8 +58,8 @@ class Answering:
         self._goes_on = False
 
     def soon(self, session: SessionId, request: Request, then: Callable[[], None]) -> None:
-        """Answer somebody who asks for much in this turn, if it has room."""
-        if self._core.work < WORK_MAX:
+        """Answer somebody in this turn, if it has room, or not much is asked for."""
+        if self._core.work < WORK_MAX or (isinstance(request, Get) and len(request.keys) <= MANY_KEYS):
             then()
         else:
             self.put_off([(session, request, then)])

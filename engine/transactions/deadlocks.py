@@ -181,7 +181,14 @@ class Deadlocks(Rule):
                 blockers[waiter].append(holder)
                 began.append(holder)
         self.core.work += len(between)
-        for circle in islice(circles_in(blockers, ages), CIRCLES_MAX):
+        circles = list(islice(circles_in(blockers, ages), CIRCLES_MAX))
+        if len(circles) == CIRCLES_MAX:
+            over = {circle[0]: None for circle in circles}
+            began.extend(waiter for waiter in blockers if waiter not in over)
+        if began:
+            self._locks.began.extend(began)  # the rest is for the next turn
+            self.core.resume(_nothing_more)
+        for circle in circles:
             probe("tx.deadlock_found_at_once")
             labels = [self._who(tx)[0] for tx in circle]
             ring = [
@@ -261,6 +268,10 @@ class Deadlocks(Rule):
                 self.on_give_way(sender, message)
             case _:
                 assert_never(message)
+
+
+def _nothing_more() -> None:
+    """There is another turn, at the end of which who has begun to wait is looked at."""
 
 
 def youngest(circle: Iterable[TxId], ages: Mapping[TxId, int]) -> TxId:
