@@ -186,7 +186,7 @@ class Deadlocks(Rule):
             over = {circle[0]: None for circle in circles}
             began.extend(waiter for waiter in blockers if waiter not in over)
         if began:
-            self._locks.began.extend(began)  # the rest is for the next turn
+            self._locks.look_again(began)  # in the next turn
             self.core.resume(_nothing_more)
         for circle in circles:
             probe("tx.deadlock_found_at_once")

@@ -46,10 +46,16 @@ class Of(Enum):
 
 
 ENTITLED = {
+    "Cuts._lost": Of.MOMENT,
+    "Cuts._open": Of.MOMENT,
+    "Cuts._open[]": Of.MOMENT,
+    "Cuts._renewed": Of.MOMENT,
     "Cuts.leases": Of.MOMENT,
     "Expiry._deadlines[]": Of.ROW,
     "Expiry._heap": Of.ROW,
     "Kept._bytes": Of.MOMENT,
+    "Kept._cuts_of": Of.MOMENT,
+    "Kept._cuts_of[]": Of.MOMENT,
     "Kept._eras": Of.MOMENT,
     "Kept._rows": Of.MOMENT,
     "Kept._rows[]": Of.MOMENT,
