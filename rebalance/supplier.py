@@ -24,7 +24,7 @@ from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, work_of_prepared
+from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, at_version, work_of_prepared
 from rebalance.table import Standing
 from rebalance.telling import have_of, nothing_of
 from rebalance.throttle import Throttle
@@ -94,7 +94,7 @@ class SupplySide(Rule):
             session = self._sessions[sender] = Session(sender, life, message, returning=returning)
         session.heard_at = core.now
         if message.part in session.taken:
-            self._resend(session, message.credit)
+            self._say_again(session, message.credit, message.version)
             return
         session.taken[message.part] = None
         haves: dict[int, dict[Namespace, Have]] = {}
@@ -237,10 +237,9 @@ class SupplySide(Rule):
         if session is None or session.number != message.session:
             return
         session.heard_at = self.core.now
-        for batch in [b for b in session.sent if b <= message.batch]:
-            del session.sent[batch]
+        session.took(message.batch, self.core.now)
         if message.again:
-            self._resend(session, message.credit)
+            self._say_again(session, message.credit, message.version)
             return
         session.credit += message.credit
         if session.over and not session.sent:
@@ -248,14 +247,20 @@ class SupplySide(Rule):
         else:
             self._advance(session)
 
-    def _resend(self, session: Session, credit: int) -> None:
-        probe("supply.sent_again")
-        session.again.clear()
-        session.again.extend(session.sent)
-        if not session.sent and self.throttle.waits(session.node):
+    def _say_again(self, session: Session, credit: int, asked_under: Version) -> None:
+        """Nothing came, it says: what was sent is sent once more, if it cannot come any more."""
+        comes = session.comes_yet(self.core, asked_under)
+        if comes or (not session.sent and self.throttle.waits(session.node)):
             self.core.send(session.node, Supply(self.core.fence, session.number, 0))
+        if not comes:
+            session.say_again(self.core.now)
         session.credit = max(0, credit - len(session.sent))
         self._advance(session)
+
+    def on_peer_seen(self, node: NodeId) -> None:
+        """A connection was made: what was on its way over another one is not any more."""
+        if (session := self._sessions.get(node)) is not None:
+            session.moved_at = 0
 
     def _end(self, session: Session) -> None:
         self._taken[session.node] = session.life, session.number
@@ -301,14 +306,14 @@ class SupplySide(Rule):
             if session.again:
                 if (batch := session.next_again()) is not None:
                     core.work += batch.work
-                    self._say(session, _at(batch, core.fence))
+                    self._say(session, at_version(batch, core.fence))
                 continue
             if not self.throttle.admits(session.node, core.now):
                 self._wake()
                 return
             most = min(session.most_bytes(core), self.throttle.rate or MANY)
             if session.firsts:
-                self._send(session, _at(session.next_first(), core.fence))
+                self._send(session, at_version(session.next_first(), core.fence))
             elif not session.planned:
                 return
             elif session.prepared:
@@ -378,9 +383,7 @@ class SupplySide(Rule):
         )
 
     def _send(self, session: Session, batch: Supply) -> None:
-        session.batch = batch.batch
-        session.credit -= 1
-        session.sent[batch.batch] = batch
+        session.note_sent(batch, self.core.now)
         self._say(session, batch)
         self.throttle.give_way(batch.work, self.core.asked, self.core.now)
 
@@ -424,7 +427,8 @@ class SupplySide(Rule):
                 if session.planned and not session.partitions:
                     self._forget_history(session)  # else the log is held for what nobody takes any more
             if stopped and session.sent:
-                self._resend(session, session.credit + len(session.sent))  # what is under way is said in another version
+                session.moved_at = 0  # what is under way is said in another version
+                self._say_again(session, session.credit + len(session.sent), session.asked_under)
 
     def _supplies(self, node: NodeId, number: int) -> bool:
         core, local = self.core, self.core.local[number]
@@ -442,8 +446,3 @@ class SupplySide(Rule):
                 self.vouching.on(sender, message)
             case _:
                 assert_never(message)
-
-
-def _at(batch: Supply, version: Version) -> Supply:
-    """The same batch, said in another version."""
-    return msgspec.structs.replace(batch, version=version)

@@ -17,9 +17,10 @@ from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
 from rebalance.partition import PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node, batch_bytes
+from rebalance.travelling import travels_ns
 from rebalance.vouching import Awaited
 from wal import records as r
-from wal.ids import Fragment, Namespace, NodeId, TxId
+from wal.ids import Fragment, Namespace, NodeId, TxId, Version
 from wal.probe import probe
 from wal.want import Want
 
@@ -65,6 +66,8 @@ class Session:
         self.batch = 0  # the last batch sent
         self.sent: dict[int, Supply] = {}  # not answered yet
         self.again: deque[int] = deque()  # of these, in order: to be said once more
+        self.moved_at = 0  # when the first of what was sent left, was answered, or was said again; 0: it does not come
+        self.asked_under = demand.version
         self.partitions: list[int] = []
         self.firsts: deque[Supply] = deque()  # the epochs and transfers of what was planned
         self.prepared: deque[tuple[int, TxId]] = deque()  # what is too much to come with the first batch
@@ -87,6 +90,35 @@ class Session:
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
         self.over = False
         self.resumed = False  # there is credit, and more to be sent than the turn had room for
+
+    def note_sent(self, batch: Supply, now: int) -> None:
+        """A batch leaves."""
+        if not self.sent:
+            self.moved_at = now
+        self.batch = batch.batch
+        self.credit -= 1
+        self.sent[batch.batch] = batch
+
+    def took(self, batch: int, now: int) -> None:
+        """All up to there was taken; the rest follows."""
+        for came in [b for b in self.sent if b <= batch]:
+            del self.sent[came]
+            self.moved_at = now
+
+    def say_again(self, now: int) -> None:
+        """What was not answered is said once more."""
+        probe("supply.sent_again")
+        self.moved_at = now
+        self.again.clear()
+        self.again.extend(self.sent)
+
+    def comes_yet(self, core: Node, asked_under: Version) -> bool:
+        """Whether what was sent may be on its way, and will be taken: not by a node that had another map until now."""
+        before, self.asked_under = self.asked_under, asked_under
+        if not self.moved_at or before != asked_under:
+            return False
+        time = travels_ns(sum(batch.size for batch in self.sent.values()), core.settings)
+        return core.now < self.moved_at + time
 
     def new_ones(self, partitions: list[int]) -> list[int]:
         """Those of these that were not demanded in this session before, each once; the first one comes last."""
@@ -267,6 +299,11 @@ class Session:
             self.results_sent[number], self.answers = None, None
         said, told = known.known_of(some)
         return r.Results(number, list(said), list(said.values()), known.floor, answers=told)
+
+
+def at_version(batch: Supply, version: Version) -> Supply:
+    """The same batch, said in another version."""
+    return msgspec.structs.replace(batch, version=version)
 
 
 def weight_of(key: bytes, entry: Entry | None) -> int:

@@ -11,6 +11,7 @@ from engine.state.ahead import AllAhead
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition, Receivers
 from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Shipped
+from rebalance.travelling import travels_ns
 from wal import records as r
 from wal.ids import NodeId
 from wal.probe import probe
@@ -18,7 +19,6 @@ from wal.probe import probe
 PATIENCE_MAX = 16
 """A batch is sent again after `retransmit_ms`, then after twice that, and so on, up to so many times as much: sending
 large batches again while they are in transit would leave no room for anything else."""
-SECOND = 1_000 * MS
 NEVER_SENT = -(1 << 62)
 SOON = 4
 """What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
@@ -26,10 +26,6 @@ unanswered for `suspicion_ms` is set aside, and one whose answers are lost now a
 FEW = 8
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
-SLOW_LINK_BYTES_PER_S = 1 << 20
-TRAVELS_BYTES_MIN, TRAVELS_BYTES_MAX = 1 << 20, 32 << 20
-"""What is large takes its time on a slow link: a batch is not late, nor sent again, before it and what was sent before it
-could have arrived at that rate. Of less than the first nobody notices; more than the second is waited for no longer."""
 
 
 class Batch:
@@ -81,8 +77,7 @@ class Batch:
 
         It will not if one of them answered what was sent after it.
         """
-        if (large := before + self.size) >= TRAVELS_BYTES_MIN:
-            self.travels = max(self.travels, min(large, TRAVELS_BYTES_MAX) * SECOND // SLOW_LINK_BYTES_PER_S)
+        self.travels = max(self.travels, travels_ns(before + self.size, core.settings))
         if not self.travels or core.now >= self.sent_at + core.settings.retransmit_ms * MS + self.travels:
             return False
         return not any(answered.get(node, 0) > self.said for node in (*self.waiting, *self.lagging))

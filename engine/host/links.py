@@ -1,34 +1,70 @@
 """Connections that a node makes to its peers, to speak to them: dialed until they are there, and again when they break.
 
-There are two to each peer. What is said over the one stands behind what is large there, on a slow link for seconds; over
-the other nothing large is said. Which of them something goes by, `host.transport` says.
+There are three to each peer, because what is said over a connection stands behind what is large there, on a slow link for
+seconds: one for what members say of each other, on which nothing is large; one for what is large and no write waits for,
+as transfers are; and one for the rest, writes above all. Which of them something goes by is said here (`way_of`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, cast, get_args
 
-from engine.data.batches import SLOW_LINK_BYTES_PER_S
 from engine.errors import ProtocolError
+from engine.host.sockets import give_up_soon, keep_alive
+from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
+from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
 from engine.turn.events import Event, NameTaken, PeerSeen
+from engine.turn.settings import Settings
 from wal.ids import NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20
 PEER = "peer"
-BEAT = "beat"  # a peer of which heartbeats come this way: they have a connection of their own
-PEERS = (PEER, BEAT)
+BEAT = "beat"  # a peer of which heartbeats come this way
+BULK = "bulk"  # and what is large, and no write
+BESIDE = (BEAT, BULK)
+PEERS = (PEER, *BESIDE)
+OF_MEMBERS = (*get_args(ToMembership), *get_args(ToExchange), *get_args(ToSteps))
+"""What nodes say of who is here and of the next map."""
+MAY_BE_LARGE = (Replicate, PrepareParts)
+"""Beside what goes as `BULK` in any case."""
 LARGE_BYTES = 64 << 10
 """What stands behind a frame of so many is late on a slow link, if it waits for that."""
+Role = str
+"""What a connection to a peer is for: one of `PEERS`."""
+
+
+def way_of(message: Message, *, behind: bool) -> Role:
+    """By which connection something goes to a peer, if it is there; `behind`: on the one for writes something large may be
+    on its way. What is small goes by that one where it can: one connection costs less than two."""
+    match message:
+        case Supply(batch=batch) if batch:  # 0 brings nothing, and says that its supplier is there
+            return BULK
+        case Tail():
+            return BULK
+        case Replicated() | Credit() | Supply():  # are never large, and others wait for them
+            return BEAT if behind else PEER
+        case _:
+            return BEAT if isinstance(message, OF_MEMBERS) else PEER
+
+
+def apart(messages: Sequence[Message]) -> list[list[Message]]:
+    """What is too large together to go in one frame, because what is small would come no sooner than all of it."""
+    small = [message for message in messages if type(message) not in MAY_BE_LARGE]
+    return [*([small] if small else []), *([message] for message in messages if type(message) in MAY_BE_LARGE)]
 
 
 def seen_of(hello: Hello) -> PeerSeen:
     """Who has greeted."""
     life = hello.node, hello.allocation, hello.incarnation
     return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits)
+
+
+def _life(hello: Hello) -> tuple[NodeId, str, int]:
+    return hello.node, hello.allocation, hello.incarnation
 
 
 class Owner(Protocol):
@@ -39,14 +75,18 @@ class Owner(Protocol):
     inbox: Callable[[Event, int], None]
     note: Callable[[str], None]
     taken: Callable[[Hello], str]
+    settings: Settings
     links_by_node: dict[NodeId, Link]
-    beats_by_node: dict[NodeId, Link]
+    beside_by_node: dict[tuple[Role, NodeId], Link]
 
     def hello(self, role: str) -> Hello:
         """What the node says first."""
 
     def lost(self, node: NodeId) -> None:
         """A connection to a peer broke."""
+
+    def links_to(self, address: Address) -> Iterator[Link]:
+        """All to one address."""
 
 
 class Outgoing(asyncio.Protocol):
@@ -63,6 +103,8 @@ class Outgoing(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self.socket = transport
         transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
+        keep_alive(transport)
+        give_up_soon(transport)
         transport.write(frame(self.link.owner.hello(self.link.role)))
 
     def data_received(self, data: bytes) -> None:
@@ -156,11 +198,15 @@ class Link:
         self._attempts, self._complained = 0, ""
         self.peer, self.connection = hello, connection
         connection.ready = True
-        if self.role == BEAT:
-            self.owner.beats_by_node[hello.node] = self
-            return
-        self.owner.links_by_node[hello.node] = self
-        self.owner.inbox(seen_of(hello), 0)
+        for other in self.owner.links_to(self.address):
+            if not other.is_to(hello):
+                other.abort()  # who answered there lives no more, though nobody has said so
+        if self.role == PEER:
+            self.owner.links_by_node[hello.node] = self
+        else:
+            self.owner.beside_by_node[self.role, hello.node] = self
+        if self.role != BEAT:
+            self.owner.inbox(seen_of(hello), 0)  # what was on its way over another connection is not any more
 
     def refused(self, reason: str) -> None:
         """Tell the operator, once per reason."""
@@ -171,11 +217,21 @@ class Link:
     def lost(self, connection: Outgoing) -> None:
         """The connection broke: report it, and dial again."""
         if self.connection is connection:
-            self.connection = None
+            self.connection, self._behind_until = None, 0.0
             if self.peer is not None and self.role == PEER:
                 self.owner.lost(self.peer.node)
         if self.connection is None:
             self._redial()
+
+    def is_to(self, hello: Hello) -> bool:
+        """Whether it is connected to the process that greets so, or to nobody."""
+        peer = self.peer
+        return self.connection is None or peer is None or _life(peer) == _life(hello)
+
+    def abort(self) -> None:
+        """Hang up, whatever waits to be sent."""
+        if self.connection is not None and self.connection.socket is not None:
+            self.connection.socket.abort()
 
     def look(self) -> None:
         """Hang up on whoever may not speak under its name any more; it is told why when it answers again."""
@@ -192,7 +248,7 @@ class Link:
             connection.socket.writelines(data)
             if (size := sum(map(len, data))) >= LARGE_BYTES:
                 now = self.owner.loop.time()
-                self._behind_until = max(now, self._behind_until) + size / SLOW_LINK_BYTES_PER_S
+                self._behind_until = max(now, self._behind_until) + size / self.owner.settings.link_bytes_per_s
 
     @property
     def is_behind(self) -> bool:

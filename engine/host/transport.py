@@ -1,23 +1,22 @@
 """Sockets: accepts peers and clients, keeps a connection to every peer, and brings what they say as events.
 
 It decides nothing. A peer connection carries messages one way: each node dials those it wants to speak to and listens to
-those that dial it; and it dials each of them twice, because a heartbeat that stood behind a large frame on a slow link
-would come too late for a node that lives. Bytes that cannot be sent are dropped beyond a bound (peers send again what was
-not answered), a client that does not read its answers is cut off, and whoever does not speak the protocol is told why and
-hung up on.
+those that dial it; and it dials each of them more than once (`host.links`), because a heartbeat that stood behind a large
+frame on a slow link would come too late for a node that lives. Bytes that cannot be sent are dropped beyond a bound (peers
+send again what was not answered), a client that does not read its answers is cut off, and whoever does not speak the
+protocol is told why and hung up on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import cast, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from engine.errors import ProtocolError
-from engine.host.links import BEAT, PEER, PEERS, Link, seen_of
+from engine.host.links import BESIDE, BULK, LARGE_BYTES, MAY_BE_LARGE, PEER, PEERS, Link, Role, apart, seen_of, way_of
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
-from engine.messages import Message, Replicated, kind_of
-from engine.messages.cluster import ToExchange, ToMembership, ToSteps
+from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
 from engine.protocol.requests import Code, Failed, Reply
@@ -39,8 +38,6 @@ from engine.turn.settings import Settings
 from wal.ids import NAME, NodeId
 
 CLIENT_BACKLOG_BYTES_MAX = 128 << 20
-OF_MEMBERS = (*get_args(ToMembership), *get_args(ToExchange), *get_args(ToSteps))
-"""What nodes say of who is here and of the next map: it does not stand behind what is large, on a slow link."""
 LOOK_SECONDS = 0.5  # so often it is seen whether whoever is connected may still speak under its name
 
 
@@ -148,15 +145,15 @@ class Transport:
         self.identity = identity
         self.inbox = inbox
         self.note = note
-        self._settings = settings
+        self.settings = settings
         self._cluster_id = cluster_id
         self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
         self.sessions: dict[SessionId, _Incoming] = {}
         self.links: dict[Address, Link] = {}
         self.links_by_node: dict[NodeId, Link] = {}
-        self.beats: dict[Address, Link] = {}
-        self.beats_by_node: dict[NodeId, Link] = {}
+        self.beside: dict[tuple[Role, Address], Link] = {}
+        self.beside_by_node: dict[tuple[Role, NodeId], Link] = {}
         self.crowd = crowd_of(files_max())
         self._last_session = 0
         self.complain = Complaints(loop, note)
@@ -178,15 +175,15 @@ class Transport:
             MAGIC,
             PROTOCOL,
             role=role,
-            cluster_name=self._settings.cluster,
+            cluster_name=self.settings.cluster,
             cluster=self._cluster_id(),
             node=me.node,
             allocation=me.allocation,
             incarnation=me.incarnation,
             address=me.address,
             domain=me.domain,
-            lock_lease_ms=self._settings.lock_lease_ms,
-            result_retention_ms=self._settings.result_retention_ms,
+            lock_lease_ms=self.settings.lock_lease_ms,
+            result_retention_ms=self.settings.result_retention_ms,
             habits=me.habits,
         )
 
@@ -203,8 +200,8 @@ class Transport:
             return f"role {hello.role[:20]!r} is not known"
         if not NAME.fullmatch(hello.node):
             return f"node id {hello.node[:80]!r} is not a legal name: expected 1 to 64 letters, digits, '.', '_' or '-'"
-        if hello.cluster_name != self._settings.cluster:
-            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self._settings.cluster!r}: check --cluster"
+        if hello.cluster_name != self.settings.cluster:
+            return f"cluster {hello.cluster_name[:80]!r} was expected to be {self.settings.cluster!r}: check --cluster"
         if hello.cluster and mine and hello.cluster != mine:
             other = hello.cluster[:80]
             return f"node {hello.node} belongs to cluster id {other}, this is {mine}: its directory is another's"
@@ -220,7 +217,13 @@ class Transport:
         """Keep a connection to an address."""
         if address and address != self.identity.address and address not in self.links:
             self.links[address] = Link(self, address, PEER)
-            self.beats[address] = Link(self, address, BEAT)
+            self.beside |= {(role, address): Link(self, address, role) for role in BESIDE}
+
+    def links_to(self, address: Address) -> Iterator[Link]:
+        """All connections to an address."""
+        if address in self.links:
+            yield self.links[address]
+            yield from (self.beside[role, address] for role in BESIDE)
 
     def lost(self, node: NodeId) -> None:
         """A connection to a peer broke; if another life of it is connected, that one is spoken to."""
@@ -231,7 +234,7 @@ class Transport:
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        for look in [c.look for some in (self.links.values(), self.beats.values(), self.incoming) for c in some]:
+        for look in [c.look for some in (self.links.values(), self.beside.values(), self.incoming) for c in some]:
             look()
 
     def address_of(self, node: NodeId) -> Address:
@@ -241,29 +244,34 @@ class Transport:
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""
-        by_targets: dict[tuple[tuple[NodeId, ...], bool], list[Message]] = {}
+        by_way: dict[tuple[tuple[NodeId, ...], Role], list[Message]] = {}
         for targets, message in sends:
-            by_targets.setdefault((targets, self._is_prompt(targets, message)), []).append(message)
-        for (targets, prompt), messages in by_targets.items():
-            links = [link for t in targets if (link := self._link_to(t, prompt=prompt)) is not None]
-            if not links:
-                continue
-            ready, too_large = frames(messages, PEER_FRAME_BYTES_MAX)
-            for data in ready:
-                for link in links:
-                    link.send(data)
-            if too_large:
-                told = ", ".join(dict.fromkeys(kind_of(message) for message in too_large))
-                self.note(f"{told} for {', '.join(targets)}: more than {PEER_FRAME_BYTES_MAX} bytes at once, not sent")
+            by_way.setdefault((targets, way_of(message, behind=self._is_behind(targets))), []).append(message)
+        for (targets, role), messages in by_way.items():
+            for some in ([message] for message in messages) if role is BULK else (messages,):
+                self._say(targets, role, some)
 
-    def _is_prompt(self, targets: tuple[NodeId, ...], message: Message) -> bool:
-        """Whether something goes by the connection on which nothing is large."""
-        if type(message) is Replicated:  # nearly always there is nothing in front of it, and one connection costs less
-            return any((link := self.links_by_node.get(t)) is not None and link.is_behind for t in targets)
-        return isinstance(message, OF_MEMBERS)
+    def _say(self, targets: tuple[NodeId, ...], role: Role, messages: Sequence[Message]) -> None:
+        ready, too_large = frames(messages, PEER_FRAME_BYTES_MAX)
+        if role is PEER and any(len(piece) >= LARGE_BYTES for data in ready for piece in data):
+            if len(messages) > 1 and any(type(message) in MAY_BE_LARGE for message in messages):
+                for some in apart(messages):
+                    self._say(targets, role, some)
+                return
+            role = BULK if type(messages[0]) is PrepareParts else PEER
+        links = [link for t in targets if (link := self._link_to(t, role)) is not None]
+        for data in ready:
+            for link in links:
+                link.send(data)
+        if too_large:
+            told = ", ".join(dict.fromkeys(kind_of(message) for message in too_large))
+            self.note(f"{told} for {', '.join(targets)}: more than {PEER_FRAME_BYTES_MAX} bytes at once, not sent")
 
-    def _link_to(self, node: NodeId, *, prompt: bool) -> Link | None:
-        if prompt and (link := self.beats_by_node.get(node)) is not None and link.connection is not None:
+    def _is_behind(self, targets: tuple[NodeId, ...]) -> bool:
+        return any((link := self.links_by_node.get(t)) is not None and link.is_behind for t in targets)
+
+    def _link_to(self, node: NodeId, role: Role) -> Link | None:
+        if role is not PEER and (link := self.beside_by_node.get((role, node))) is not None and link.connection is not None:
             return link
         return self.links_by_node.get(node)
 
@@ -291,7 +299,7 @@ class Transport:
         """Hang up on everyone; who dials from now on is told that the node ends."""
         self.ends = True
         self._timer.cancel()
-        for link in (*self.links.values(), *self.beats.values()):
+        for link in (*self.links.values(), *self.beside.values()):
             link.close()
         for connection in list(self.incoming):
             if connection.socket is not None:

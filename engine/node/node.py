@@ -242,6 +242,8 @@ class Node(Machines):
             case PeerSeen():
                 self.membership.on_peer_seen(event)
                 self.replication.on_peer_seen(event.node)
+                self.supply.on_peer_seen(event.node)
+                self.promotion.answered.forget(event.node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     exchange_drain_ms: Annotated[int, _is("longest wait for what a handover interrupts", 0, _HOUR)] = 2_000
     retransmit_ms: Annotated[int, _is("what is not answered is sent again after this", 10, _MINUTE)] = 400
 
+    link_bytes_per_s: Annotated[int, _is("what is large is not late before it could come so fast", _KIB, 64 * _GIB)] = _MIB
+
     lock_lease_ms: Annotated[int, _is("a client silent for so long loses its locks", 100, _DAY)] = 10_000
     lock_timeout_ms: Annotated[int, _is("longest wait for a lock", 1, _HOUR)] = 5_000
     in_doubt_ms: Annotated[int, _is("who is prepared for so long asks for the outcome", 10, _HOUR)] = 1_000

@@ -76,6 +76,7 @@ class Settings(msgspec.Struct):
     """Small enough for everything to come in pieces."""
 
     retransmit_ms: int = 100
+    link_bytes_per_s: int = 1 << 20
     supply_credit: int = 2
     supply_batch_bytes: int = 120
     max_parallel_migrations: int = 1

@@ -1,9 +1,10 @@
 """The ways between nodes: they lose, double, delay and reorder, break in one direction, clog, are narrow, and hold what a
 story wants held.
 
-A node speaks to another over a connection that it made to it. A connection belongs to two processes: what was sent to a
-process that has died is never delivered to the next one, which is what TCP gives us, and all that the engine may rely on.
-What a dead process sent may still arrive. Everything else is weather.
+A node speaks to another over connections that it made to it, which are one here: what goes by which of them counts where
+there is a rate. A connection belongs to two processes: what was sent to a process that has died is never delivered to the
+next one, which is what TCP gives us, and all that the engine may rely on. What a dead process sent may still arrive.
+Everything else is weather.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.host.transport import OF_MEMBERS
-from engine.messages import Message, Replicated
+from engine.host.links import BEAT, BULK, LARGE_BYTES, PEER, PEERS, Role, way_of
+from engine.messages import Message, PrepareParts
 from engine.protocol.addresses import REDIAL_SECONDS
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
@@ -66,7 +67,7 @@ class Link:
         self.boots: tuple[int, int] | None = None  # the two processes that it connects
         self.dialing = False
         self.attempts = 0
-        self.taken = 0  # until when what was sent takes it, if it is narrow
+        self.taken = dict.fromkeys(PEERS, 0)  # until when what was sent takes each connection, if the way is narrow
         self.last = 0  # when the last message arrives, for weather that keeps the order
 
 
@@ -156,9 +157,19 @@ class Network:
             self._clogged[pair] = until
 
     def narrow(self, pairs: Iterable[Pair], rate: int) -> None:
-        """So many bytes a second pass in these directions, one message after the other; but for what goes by the connection
-        on which nothing is large, as nodes with sockets have it."""
+        """So many bytes a second pass in these directions, over each connection one message after the other. Two on which
+        something waits have half of it each; what members say is never large, and passes."""
         self._rates |= dict.fromkeys(pairs, rate)
+
+    def widen(self, pairs: Iterable[Pair] | None = None) -> None:
+        """In these directions, or all, anything passes from now on; what waits comes when it was to come."""
+        for pair in list(self._rates) if pairs is None else pairs:
+            self._rates.pop(pair, None)
+
+    def waits(self, src: Side, dst: Side) -> int:
+        """For how long what is sent now waits for what was sent before it, in ns."""
+        link = self.links.get((src, dst)) if self._rates else None
+        return max(0, max(link.taken.values()) - self.world.now) if link is not None else 0
 
     def reset(self, pair: Pair) -> None:
         """A connection breaks, and the one who made it notices."""
@@ -248,17 +259,19 @@ class Network:
             ):
                 self._lose(src.name, target, data)
                 continue
-            narrow = bool(self._rates) and (src.name, target) in self._rates and not self._is_prompt(message)
+            way = self.way_of(message, data, link) if self._rates else PEER
             if not self.rules or not self.catches(
-                src.name, target, message, data, partial(self._post, link, link.boots, data, narrow)
+                src.name, target, message, data, partial(self._post, link, link.boots, data, way)
             ):
-                self._post(link, link.boots, data, narrow)
+                self._post(link, link.boots, data, way)
 
-    def _is_prompt(self, message: Message) -> bool:
-        """Whether it does not stand behind what is large."""
-        return isinstance(message, (*OF_MEMBERS, Replicated))
+    def way_of(self, message: Message, data: bytes, link: Link) -> Role:
+        """Over which connection it goes, as nodes with sockets decide."""
+        if type(message) is PrepareParts and len(data) >= LARGE_BYTES:
+            return BULK
+        return way_of(message, behind=link.taken[PEER] > self.world.now)
 
-    def _post(self, link: Link, boots: tuple[int, int], data: bytes, narrow: bool) -> None:
+    def _post(self, link: Link, boots: tuple[int, int], data: bytes, way: Role) -> None:
         weather, draw, now = self.weather, self._draw, self.world.now
         if weather.loss and draw.random() < weather.loss:
             self._lose(link.src.name, link.dst.name, data)
@@ -273,16 +286,23 @@ class Network:
                 at += draw.randrange(weather.spike_delay)
             if self._clogged:
                 at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
-            if narrow:
-                link.taken = max(now, link.taken) + len(data) * 1_000 * MS // self._rates[link.src.name, link.dst.name]
-                at = max(at, link.taken)
-            elif self._rates and (link.src.name, link.dst.name) in self._rates:
-                pass  # by a connection of its own
+            rate = self._rates.get((link.src.name, link.dst.name)) if self._rates else None
+            if rate is not None:
+                at = max(at, self._passed(link, way, len(data), rate))
             elif not weather.reorder:
                 if at < link.last:
                     at = link.last
                 link.last = at
             self.world.at(at, self._deliver, link, boots, data)
+
+    def _passed(self, link: Link, way: Role, size: int, rate: int) -> int:
+        """When so many bytes more have passed a narrow way."""
+        now = self.world.now
+        if way is BEAT:
+            return now
+        others = sum(taken > now for other, taken in link.taken.items() if other is not way)
+        link.taken[way] = max(now, link.taken[way]) + size * 1_000 * MS * (1 + others) // rate
+        return link.taken[way]
 
     def _delay(self) -> int:
         weather = self.weather

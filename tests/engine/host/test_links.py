@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from engine.host import links as links_module
-from engine.host.links import PEER
-from engine.messages import Heartbeat, Replicate, Replicated
+from engine.host.links import BEAT, BULK, PEER, PEERS
+from engine.messages import Credit, Heartbeat, Replicate, Replicated, Supply
 from engine.turn.events import Event, PeerSeen, Received
 from tests.engine.host.test_pulse import SAID, transport_of, until
 from tests.support.hosts import Host
 from wal.ids import NO_VERSION
-from wal.records import Update, Write
+from wal.records import Preload, Update, Write
 
 
 def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +27,7 @@ def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPa
         transport = transport_of("n1", events)
         transport.note = told.append
         transport.connect(f"127.0.0.1:{port}")
-        await until(lambda: silent.came >= 3)
+        await until(lambda: silent.came > len(PEERS))
         assert told == [f"127.0.0.1:{port}: cannot connect: no answer within 0.05 s"], "once, and not each time"
         server.close()
         await until(lambda: silent.here == 0)
@@ -70,7 +71,7 @@ def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
         server = await asyncio.start_server(silent.serve, "127.0.0.1", 0)
         transport = transport_of("n1", [])
         transport.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        await until(lambda: silent.here == 2)
+        await until(lambda: silent.here == len(PEERS))
         await transport.close()
         await until(lambda: silent.here == 0)
         server.close()
@@ -95,9 +96,9 @@ def test_heartbeats_and_answers_pass_what_is_large_and_stands_still() -> None:
         first, second = transport_of("n1", told), transport_of("n2", heard)
         address = await second.listen("127.0.0.1:0")
         first.connect(address)
-        await until(lambda: "n2" in first.links_by_node and "n2" in first.beats_by_node)
-        await until(lambda: sum(c.peer is not None for c in second.incoming) == 2)
-        assert [type(event) for event in (*told, *heard)] == [PeerSeen, PeerSeen], "each is seen once, whatever connects"
+        await until(lambda: "n2" in first.links_by_node and (BEAT, "n2") in first.beside_by_node)
+        await until(lambda: sum(c.peer is not None for c in second.incoming) == len(PEERS))
+        assert {type(event) for event in (*told, *heard)} == {PeerSeen}
         slow = next(c.socket for c in second.incoming if c.peer is not None and c.peer.role == PEER)
         assert slow is not None
         slow.pause_reading()
@@ -113,5 +114,58 @@ def test_heartbeats_and_answers_pass_what_is_large_and_stands_still() -> None:
         assert isinstance(heard[-1].message, Replicate)
         await first.close()
         await second.close()
+
+    asyncio.run(story())
+
+
+def test_what_is_supplied_is_heard_as_it_comes_and_no_write_stands_behind_it() -> None:
+    async def story() -> None:
+        heard, told = list[Event](), list[Event]()
+        first, second = transport_of("n1", told), transport_of("n2", heard)
+        first.connect(await second.listen("127.0.0.1:0"))
+        await until(lambda: sum(c.peer is not None for c in second.incoming) == len(PEERS) and len(told) >= 2)
+        bulk = next(c.socket for c in second.incoming if c.peer is not None and c.peer.role == BULK)
+        assert bulk is not None
+        bulk.pause_reading()
+        heard.clear()
+        rows = [Preload("a", 0, [1], [1], [b"k"], [bytes(8 << 20)])]
+        write = Replicate(NO_VERSION, 1, [Update([Write("a", 0, 1, 0, [b"k"], [b"v"])])])
+        first.send([(("n2",), Supply(NO_VERSION, 1, batch, rows=rows)) for batch in (1, 2, 3)])
+        first.send([(("n2",), write), (("n2",), Supply(NO_VERSION, 1, 0)), (("n2",), Credit(NO_VERSION, 1, 1, 1))])
+        await until(lambda: len(heard) == 3)
+        assert [type(event.message) for event in heard if isinstance(event, Received)] == [Replicate, Supply, Credit]
+        bulk.resume_reading()
+        frames: list[int] = []
+        receive = second.inbox
+        second.inbox = lambda event, weight: (frames.append(weight), receive(event, weight))[1]
+        await until(lambda: len(heard) == 6)
+        assert len(frames) == 3
+        assert min(frames) > 8 << 20, "each in a frame of its own: it is heard when it is there, and not with the last one"
+        await first.close()
+        await second.close()
+
+    asyncio.run(story())
+
+
+def test_whoever_answers_as_another_life_is_dialed_anew_over_each_connection() -> None:
+    async def story() -> None:
+        events = list[Event]()
+        first, before = transport_of("n1", events), transport_of("n2", [])
+        address = await before.listen("127.0.0.1:0")
+        first.connect(address)
+        await until(lambda: all(link.connection is not None for link in first.links_to(address)))
+        peer = first.links[address].peer
+        assert peer is not None
+        beside = [link for link in first.links_to(address) if link.role != PEER]
+        connections = [link.connection for link in beside]
+        for link in beside:  # they were made to the life before, and nobody has said that it is over
+            link.peer = msgspec.structs.replace(peer, incarnation=0)
+        connection = first.links[address].connection
+        assert connection is not None
+        connection.link.abort()
+        await until(lambda: all(link.connection not in (None, *connections) for link in first.links_to(address)))
+        assert [link.peer for link in beside] == [peer, peer]
+        await first.close()
+        await before.close()
 
     asyncio.run(story())

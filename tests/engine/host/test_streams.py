@@ -20,7 +20,7 @@ from engine.host import links as links_module
 from engine.host import transport as transport_module
 from engine.host.links import PEERS, Link
 from engine.host.transport import Transport
-from engine.messages import Leave, Message, Replicated
+from engine.messages import Leave, Message, Replicated, Supply
 from engine.protocol.requests import Done, Failed, GetStatus, Put, Reply
 from engine.protocol.wire import MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 from engine.turn.events import Asked, ClientSeen, Event, PeerSeen, Received
@@ -41,7 +41,8 @@ class Host:
         self.loop = loop
         self.name = name
         self.heard: dict[str, list[int]] = {other: [] for other in NAMES}  # numbers that peers said
-        self.reminded: dict[str, list[int]] = {other: [] for other in NAMES}  # the same, over their second connections
+        self.reminded: dict[str, list[int]] = {other: [] for other in NAMES}  # the same, over the connections for that
+        self.supplied: dict[str, list[int]] = {other: [] for other in NAMES}
         self.said: dict[str, int] = dict.fromkeys(NAMES, 0)
         self.sessions: dict[int, list[int]] = {}  # requests of clients that are connected
         self.gone: dict[int, None] = {}
@@ -84,21 +85,26 @@ class Host:
                 pass
 
     def _take(self, sender: str, message: Message) -> None:
-        """What a peer says over one connection comes once, and in order; what it says over both may come in any order."""
+        """What a peer says over one connection comes once, and in order; over several, as where one was not there yet, in any
+        order."""
         if isinstance(message, Leave):
             heard, number = self.reminded[sender], message.incarnation
+        elif isinstance(message, Supply):
+            heard, number = self.supplied[sender], message.session
         else:
             assert isinstance(message, Replicated)
             assert message.sequences[1:] == [message.sequences[0]] * message.durable_lsn, "it is what was said"
             heard, number = self.heard[sender], message.sequences[0]
-        assert not heard or number > heard[-1], "once, and in order"
+        assert number not in heard, "once"
+        assert heard is not self.heard[sender] or not heard or number > heard[-1], "in order"
         heard.append(number)
 
     def say(self, to: str, size: int) -> None:
-        """Something with a number, to a peer; and its number over the second connection, as nodes send heartbeats there."""
-        self.said[to] += 1
-        message = Replicated(NO_VERSION, [self.said[to]] * (size + 1), size)
-        self.transport.send([((to,), message), ((to,), Leave(self.name, self.said[to]))])
+        """Something with a number, to a peer; and its number over the others, as heartbeats go and what is large."""
+        self.said[to] = number = self.said[to] + 1
+        message = Replicated(NO_VERSION, [number] * (size + 1), size)
+        beside = Leave(self.name, number), Supply(NO_VERSION, number, 1)
+        self.transport.send([((to,), said) for said in (message, *beside)])
 
     def meet(self, *others: str) -> None:
         """Be connected to them."""
@@ -275,11 +281,11 @@ class Story:
         for host in self.hosts.values():
             for other in NAMES:
                 if other != host.name:
-                    for heard in (self.hosts[other].heard, self.hosts[other].reminded):
-                        assert heard[host.name][-1:] == [host.said[other]], f"{host.name} to {other}"
+                    for heard in (self.hosts[other].heard, self.hosts[other].reminded, self.hosts[other].supplied):
+                        assert max(heard[host.name]) == host.said[other], f"{host.name} to {other}"
 
     def _look(self) -> None:
-        """Each node is connected to each other by two connections each way, and nothing else is left."""
+        """Each node is connected to each other by three connections each way, and nothing else is left."""
         refused = [caller.label for caller in self.callers if caller.hello is not None and caller.hello.refused]
         for host in self.hosts.values():
             assert not [label for label in refused if label in host.met], "who is refused is not heard"
@@ -291,7 +297,7 @@ class Story:
             assert links == [n for n in NAMES if n != host.name], f"{host.name} speaks to {links}"
         most = max(end.most for end in self.answered)
         assert most <= BACKLOG + ANSWER, f"{most} bytes waited for who does not read them"
-        assert len(self.loop.ends) == 4 * len(NAMES) * (len(NAMES) - 1), "connections that nobody uses"
+        assert len(self.loop.ends) == 2 * len(PEERS) * len(NAMES) * (len(NAMES) - 1), "connections that nobody uses"
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import msgspec
 
 from engine.cluster import rescue
 from engine.data import batches
+from engine.host.links import PEER
 from engine.messages import CopyReport, ResetLost
 from engine.node import machines
 from rebalance import aside, plan, steps
@@ -207,10 +208,10 @@ def who_has_gone_is_waited_for(machine: Machine) -> None:
 @MEMBERSHIP.fault("10")
 def heartbeats_stand_behind_what_is_large(machine: Machine) -> None:
     """Nodes have one connection to each other for all that they say, so that a large write over a slow link is silence."""
-    replace(machine.world.network, "_is_prompt", lambda _: False)
+    replace(machine.world.network, "way_of", lambda *_: PEER)
 
 
 @MEMBERSHIP.fault("10")
 def what_is_large_is_late_as_soon_as_what_is_small(machine: Machine) -> None:
     """A copy that gets a large write over a slow link is set aside for it, and is sent the write again while it does."""
-    during(machine, machine.node, "turn", batches, "TRAVELS_BYTES_MIN", 1 << 60)
+    during(machine, machine.node, "turn", batches, "travels_ns", lambda *_: 0)

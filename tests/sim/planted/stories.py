@@ -14,6 +14,7 @@ from tests.sim.planted.stories_of_data import DATA
 from tests.sim.planted.stories_of_deeds import DEEDS
 from tests.sim.planted.stories_of_expiry import EXPIRY
 from tests.sim.planted.stories_of_leaks import LEAKS
+from tests.sim.planted.stories_of_links import LINKS
 from tests.sim.planted.stories_of_locks import LOCKS
 from tests.sim.planted.stories_of_maps import MAPS
 from tests.sim.planted.stories_of_members import MEMBERS
@@ -28,7 +29,7 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all
+STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all | LINKS.all
 STORIES |= (
     RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | MIGRATIONS.all | ROT.all | QUEUES.all
 )

@@ -11,7 +11,7 @@ from engine.data import batches
 from engine.data.batches import PATIENCE_MAX, Batch
 from engine.messages import AskTail, Credit, Settled
 from engine.state import freezing
-from rebalance import demanding
+from rebalance import demanding, supplying
 from rebalance.fragment import FragmentState
 from rebalance.image import TakenFragment, take_down
 from rebalance.partition import LocalPartition
@@ -348,3 +348,17 @@ def index_of_a_sealed_segment_leaves_out_blocks(machine: Machine) -> None:
         original()
 
     around(log, "_write_index", write_index)
+
+
+@TRANSFERS.fault("10")
+def what_is_on_its_way_is_supplied_again(machine: Machine) -> None:
+    """A copy that says over a slow link that nothing came is sent once more all that is on its way."""
+    assert machine.node is not None
+    during(machine, machine.node, "turn", supplying, "travels_ns", lambda *_: 0)
+
+
+@TRANSFERS.fault("10")
+def a_large_answer_is_said_again_while_it_comes(machine: Machine) -> None:
+    """What a new primary is told over a slow link is said as often as it asks, until it has come."""
+    assert machine.node is not None
+    replace(machine.node.promotion.answered, "is_on_its_way", lambda *_: False)
