@@ -246,6 +246,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         plain({"locks": found["locks"], "in_doubt": found["in_doubt"], "frozen": found["frozen"]}),
         plain({f"maps_{name}": number for name, number in found["maps"].items()}),
         plain({"held_up_by": found["held_up_by"] or None}),
+        *(plain({"not_sent_to": lost.pop("node")} | lost) for lost in map(dict, found.get("not_sent", ()))),
         *_stopping(found.get("stopping")),
         *_proofs(found["anti_entropy"]),
         *(plain({"split": other["node"], "version": other["version"], "map": other["map"]}) for other in found["split"]),

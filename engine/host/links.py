@@ -17,6 +17,7 @@ from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
+from engine.turn.core import NotSent
 from engine.turn.events import Event, NameTaken, PeerSeen
 from engine.turn.settings import Settings
 from wal.ids import NodeId
@@ -76,6 +77,7 @@ class Owner(Protocol):
     note: Callable[[str], None]
     taken: Callable[[Hello], str]
     settings: Settings
+    not_sent: dict[NodeId, NotSent]
     links_by_node: dict[NodeId, Link]
     beside_by_node: dict[tuple[Role, NodeId], Link]
 
@@ -141,6 +143,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self._behind_until = 0.0  # of the loop's clock
+        self._drops_on: Outgoing | None = None  # the last connection for which too much waited
         self.dial()
 
     def dial(self) -> None:
@@ -240,15 +243,26 @@ class Link:
             connection.socket.close()
 
     def send(self, data: Framed) -> None:
-        """Write a frame, or drop it: what matters is sent again."""
-        connection = self.connection
+        """Write a frame, or drop it, where too much waits already: what matters is sent again."""
+        connection, size = self.connection, sum(map(len, data))
         if connection is None or connection.socket is None or connection.socket.is_closing():
             return
-        if connection.socket.get_write_buffer_size() < PEER_BACKLOG_BYTES_MAX:
-            connection.socket.writelines(data)
-            if (size := sum(map(len, data))) >= LARGE_BYTES:
-                now = self.owner.loop.time()
-                self._behind_until = max(now, self._behind_until) + size / self.owner.settings.link_bytes_per_s
+        if (waits := connection.socket.get_write_buffer_size()) >= PEER_BACKLOG_BYTES_MAX:
+            self._drop(size, waits)
+            return
+        connection.socket.writelines(data)
+        if size >= LARGE_BYTES:
+            now = self.owner.loop.time()
+            self._behind_until = max(now, self._behind_until) + size / self.owner.settings.link_bytes_per_s
+
+    def _drop(self, size: int, waits: int) -> None:
+        """The operator is told, once for each connection; how much it was stands in the status."""
+        assert self.peer is not None
+        if self._drops_on is not self.connection:
+            self._drops_on = self.connection
+            self.owner.note(f"{self.peer.node}: {waits} bytes wait to be sent: what comes now is dropped, and said again")
+        dropped = self.owner.not_sent.setdefault(self.peer.node, NotSent())
+        dropped.frames, dropped.bytes = dropped.frames + 1, dropped.bytes + size
 
     @property
     def is_behind(self) -> bool:

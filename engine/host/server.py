@@ -150,7 +150,7 @@ class Server:
                 durable_lsn=directory.log.durable_lsn,
                 draw=draw,
             )
-            node.core.chosen = config.chosen
+            node.core.chosen, node.core.not_sent = config.chosen, transport.not_sent
         except BaseException:
             directory.close()
             raise

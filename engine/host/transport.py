@@ -33,6 +33,7 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
+from engine.turn.core import NotSent
 from engine.turn.events import Asked, ClientSeen, Event, PeerLost, PeerSeen, Received, SessionId
 from engine.turn.settings import Settings
 from wal.ids import NAME, NodeId
@@ -154,6 +155,7 @@ class Transport:
         self.links_by_node: dict[NodeId, Link] = {}
         self.beside: dict[tuple[Role, Address], Link] = {}
         self.beside_by_node: dict[tuple[Role, NodeId], Link] = {}
+        self.not_sent: dict[NodeId, NotSent] = {}
         self.crowd = crowd_of(files_max())
         self._last_session = 0
         self.complain = Complaints(loop, note)

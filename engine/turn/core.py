@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from engine.messages import Heartbeat, Message
 from engine.state.ahead import LARGE_KEYS, AllAhead, work_out
 from engine.state.replica import Replica
@@ -55,6 +57,13 @@ class Room(NamedTuple):
         return self.free_bytes < self.next_bytes or self.free_files == 0
 
 
+class NotSent(msgspec.Struct):
+    """What a peer was not sent, because too much waited for it already."""
+
+    frames: int = 0
+    bytes: int = 0
+
+
 class Core:
     """Shared by the machines of one node."""
 
@@ -90,6 +99,7 @@ class Core:
         self.asked = 0  # requests of clients, taken so far
         self.attentive = 0  # ns, for which this node was there to take what others said
         self.slow_until = 0  # its log took long to sync lately
+        self.not_sent: dict[NodeId, NotSent] = {}  # in this life; whoever drives this node counts
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
         self.lives_before: list[tuple[int, int]] = []
         self.voted_lsn = 0  # where the last promise or accept lies, of the version after the committed one

@@ -46,6 +46,7 @@ RATES = {
     "partial": 1.0,  # any of the ways between nodes are cut, each in its direction
     "late": 2.0,  # a few messages of one kind arrive seconds later, whatever has happened since
     "clog": 2.0,  # what one node sends to another arrives late, and all at once
+    "narrow": 3.0,  # few bytes a second pass between some nodes
     "reset": 2.0,  # a connection breaks
     "slow-disk": 1.0,
     "disk-error": 1.0,  # a write or a sync is refused once; the node stops
@@ -99,6 +100,9 @@ FULL_SHARE = 0.1
 REFETCH = "refetch"
 REFETCH_SHARE = 0.15
 """The share of the seeds in which that happens; not beside rot, which may be in the copy that it is taken from."""
+NARROW = "narrow"
+NARROW_SHARE = 0.2
+"""The share of the seeds in which links have a rate now and then."""
 SLEEP = "sleep"
 SLEEP_SHARE = 0.08
 """The share of the seeds in which that happens, once in each: the storm goes on until whoever sleeps is awake."""
@@ -149,6 +153,7 @@ class Faults:
             "partial": ways.partial,
             "late": ways.late,
             "clog": ways.clog,
+            NARROW: ways.narrow,
             "reset": ways.reset,
             "slow-disk": self._slow_disk,
             "disk-error": self._disk_error,
@@ -677,6 +682,7 @@ class Faults:
         for other in self._namesakes:
             other.end()
         world.network.heal()
+        world.network.widen()
         world.network.release(list(world.network.rules), list(world.network.held))
         world.network.weather = Weather()
         for machine in world.machines.values():

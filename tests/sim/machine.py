@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from engine.host.duties import Duties, log_settings
+from engine.host.links import PEER_BACKLOG_BYTES_MAX
 from engine.messages import Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -114,6 +115,7 @@ class Machine:
         self.node: Node | None = None
         self.log: Log | None = None
         self.boot = 0
+        self.backlog_max = PEER_BACKLOG_BYTES_MAX  # so much waits for a peer, and what comes then is dropped
         self.up = False
         self.paused = False
         self.gone = False  # left for good

@@ -9,6 +9,7 @@ Everything else is weather.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,8 @@ US = 1_000
 MS = 1_000_000
 REDIAL_NS = tuple(int(seconds * 1_000) * MS for seconds in REDIAL_SECONDS)
 COPIES_MAX = 4
+SOON_NS = 500 * MS
+"""A way on which what is said waits longer than that is as good as cut: whoever can serve is not judged by it."""
 
 Side = str
 """A node or a client, by name."""
@@ -59,7 +62,7 @@ class Weather:
 class Link:
     """The connection that `src` made, or wants to make, to speak to `dst`."""
 
-    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src", "taken")
+    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src", "taken", "waiting")
 
     def __init__(self, src: Machine, dst: Machine) -> None:
         self.src = src
@@ -68,7 +71,20 @@ class Link:
         self.dialing = False
         self.attempts = 0
         self.taken = dict.fromkeys(PEERS, 0)  # until when what was sent takes each connection, if the way is narrow
+        self.waiting: dict[Role, deque[_Waiting]] = {}  # and what that is, the next one first
         self.last = 0  # when the last message arrives, for weather that keeps the order
+
+
+class _Waiting:
+    """What takes its time on a narrow way."""
+
+    __slots__ = ("at", "boots", "data", "over")
+
+    def __init__(self, at: int, boots: tuple[int, int], data: bytes) -> None:
+        self.at = at
+        self.boots = boots
+        self.data = data
+        self.over = False  # it came, or is lost
 
 
 Matcher = Callable[[Side, Side, object], bool]
@@ -111,6 +127,7 @@ class Network:
         self.delivered = 0
         self.lost = 0
         self.doubled = 0
+        self.dropped = 0  # because too much waited
         self.said_at = 0  # when something other than chatter was last delivered
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
@@ -127,7 +144,8 @@ class Network:
 
     def flows(self, src: Side, dst: Side) -> bool:
         """Whether what is sent now gets there, and soon."""
-        return self.passes(src, dst) and self._clogged.get((src, dst), 0) <= self.world.now
+        now = self.world.now
+        return self.passes(src, dst) and self._clogged.get((src, dst), 0) <= now and self.waits(src, dst) <= SOON_NS
 
     def cut(self, name: str, pairs: Iterable[Pair]) -> None:
         """From now on nothing passes in these directions, until the cut of this name is healed."""
@@ -162,14 +180,32 @@ class Network:
         self._rates |= dict.fromkeys(pairs, rate)
 
     def widen(self, pairs: Iterable[Pair] | None = None) -> None:
-        """In these directions, or all, anything passes from now on; what waits comes when it was to come."""
+        """In these directions, or all, anything passes from now on, and what waits comes."""
         for pair in list(self._rates) if pairs is None else pairs:
             self._rates.pop(pair, None)
+            if (link := self.links.get(pair)) is not None:
+                for waiting in self._take(link):
+                    self.world.after(self._delay(), self._deliver, link, waiting.boots, waiting.data)
+
+    def _take(self, link: Link) -> list[_Waiting]:
+        """What waits on a narrow way does not any more."""
+        found = [each for some in link.waiting.values() for each in some if not each.over]
+        for each in found:
+            each.over = True
+        link.waiting, link.taken = {}, dict.fromkeys(PEERS, 0)
+        return found
 
     def waits(self, src: Side, dst: Side) -> int:
         """For how long what is sent now waits for what was sent before it, in ns."""
         link = self.links.get((src, dst)) if self._rates else None
         return max(0, max(link.taken.values()) - self.world.now) if link is not None else 0
+
+    def _backlog(self, link: Link, way: Role) -> int:
+        """How many bytes wait for a connection."""
+        now, some = self.world.now, link.waiting.get(way, ())
+        while some and (some[0].over or some[0].at <= now):
+            some.popleft()
+        return sum(len(each.data) for each in some)
 
     def reset(self, pair: Pair) -> None:
         """A connection breaks, and the one who made it notices."""
@@ -200,8 +236,14 @@ class Network:
         for link in self.links.values():
             if link.src is machine:
                 link.boots = None
+                self._lose_waiting(link)
             elif link.dst is machine and link.boots is not None and reset and self.passes(machine.name, link.src.name):
                 self.world.after(self._delay(), self._broken, link, link.boots)
+
+    def _lose_waiting(self, link: Link) -> None:
+        """What waits for a connection goes with it."""
+        for waiting in self._take(link) if link.waiting else ():
+            self._lose(link.src.name, link.dst.name, waiting.data)
 
     def _link(self, src: Machine, dst: Machine) -> Link:
         pair = (src.name, dst.name)
@@ -238,6 +280,7 @@ class Network:
         if link.boots != boots:
             return
         link.boots = None
+        self._lose_waiting(link)
         if link.src.up and link.src.boot == boots[0]:
             link.src.receive(PeerLost(link.dst.name))
             self._dial(link, REDIAL_NS[0])
@@ -287,19 +330,30 @@ class Network:
             if self._clogged:
                 at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
             rate = self._rates.get((link.src.name, link.dst.name)) if self._rates else None
-            if rate is not None:
+            if rate is not None and way is not BEAT:
+                if self._backlog(link, way) >= link.src.backlog_max:
+                    self.dropped += 1
+                    self._lose(link.src.name, link.dst.name, data)
+                    continue
                 at = max(at, self._passed(link, way, len(data), rate))
-            elif not weather.reorder:
+                waiting = _Waiting(at, boots, data)
+                link.waiting.setdefault(way, deque()).append(waiting)
+                self.world.at(at, self._arrives, link, waiting)
+                continue
+            if not weather.reorder:
                 if at < link.last:
                     at = link.last
                 link.last = at
             self.world.at(at, self._deliver, link, boots, data)
 
+    def _arrives(self, link: Link, waiting: _Waiting) -> None:
+        if not waiting.over:
+            waiting.over = True
+            self._deliver(link, waiting.boots, waiting.data)
+
     def _passed(self, link: Link, way: Role, size: int, rate: int) -> int:
         """When so many bytes more have passed a narrow way."""
         now = self.world.now
-        if way is BEAT:
-            return now
         others = sum(taken > now for other, taken in link.taken.items() if other is not way)
         link.taken[way] = max(now, link.taken[way]) + size * 1_000 * MS * (1 + others) // rate
         return link.taken[way]

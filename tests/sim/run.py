@@ -32,6 +32,8 @@ from tests.sim.faults import (
     MAJORITY_LOST_SHARE,
     NAMESAKE,
     NAMESAKE_SHARE,
+    NARROW,
+    NARROW_SHARE,
     ORDERED,
     ORDERED_SHARE,
     RATES,
@@ -228,7 +230,7 @@ def _run_seed(
     common = [
         kind
         for kind in RATES
-        if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED, FULL, REFETCH, SLEEP)
+        if kind not in (GIVING_UP, MAJORITY_LOST, NAMESAKE, ROT, ORDERED, TIRED, FULL, REFETCH, SLEEP, NARROW)
     ]
     swarm = {kind: RATES[kind] for kind in common if draw.random() < 0.5}
     while len(swarm) < 6:
@@ -250,6 +252,11 @@ def _run_seed(
         swarm[TIRED] = RATES[TIRED]
     if draws.of("sleep").random() < SLEEP_SHARE:
         swarm[SLEEP] = RATES[SLEEP]
+    links = draws.of("links")
+    if links.random() < NARROW_SHARE:
+        swarm[NARROW] = RATES[NARROW]
+    if shape.small:  # what is large takes seconds
+        settings = msgspec.structs.replace(settings, link_bytes_per_s=links.choice([16 << 10, 64 << 10, 1 << 20]))
     if draws.of("full disks").random() < FULL_SHARE:
         swarm[FULL] = RATES[FULL]
     if draws.of("copies ordered anew").random() < REFETCH_SHARE and ROT not in swarm:
@@ -325,7 +332,7 @@ def _live(
 ) -> None:
     draw, shape = world.draws.of("live"), result.shape
     names, attention = [f"n{i}" for i in range(1, count + 1)], world.draws.of("how soon loops look")
-    stores = world.draws.of("how fast stores are")
+    stores, links = world.draws.of("how fast stores are"), world.draws.of("what may wait for a peer")
     for name in names:
         sync, jitter = draw.choice([100_000, 1 * MS, 8 * MS]), draw.choice([0, 400_000])
         speed = Speed(
@@ -335,7 +342,7 @@ def _live(
             attention=attention.choice([0, 0, 100_000, 1 * MS, 5 * MS]),
             store=stores.choice([0, 0, 0, 10, 1_000, 20_000]),
         )
-        world.add_machine(name, speed=speed, lmdb=lmdb)
+        world.add_machine(name, speed=speed, lmdb=lmdb).backlog_max = links.choice([4 << 10, 64 << 10, 128 << 20])
     oracles = watch(world)
     if shape.partitions or world.draws.of("maps").random() < LARGE_MAP_SHARE:
         world.large_map = 0

@@ -71,6 +71,29 @@ class Ways:
         self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until)
         return True
 
+    def narrow(self, machine: Machine) -> bool:
+        """So few bytes pass from a node to others, to it, both ways or between all, that what is large takes seconds."""
+        draw, names = self._draw, list(self.world.machines)
+        others = [name for name in names if name != machine.name]
+        other = draw.choice(others)
+        out, into = [(machine.name, name) for name in others], [(name, machine.name) for name in others]
+        pairs = draw.choice(
+            [
+                [(machine.name, other)],
+                [(machine.name, other), (other, machine.name)],
+                out,
+                into,
+                out + into,
+                [(a, b) for a in names for b in names if a != b],
+            ]
+        )
+        network, rate = self.world.network, self.world.settings.link_bytes_per_s
+        rate = max(1 << 10, int(rate * draw.choice([0.5, 1, 1, 2, 8])))
+        self.world.say(f"{', '.join(f'{a}>{b}' for a, b in pairs)}: {rate} bytes a second")
+        network.narrow(pairs, rate)
+        self.world.after(draw.choice([1_000, 3_000, 6_000, 15_000]) * MS, network.widen, pairs)
+        return True
+
     def reset(self, machine: Machine) -> bool:
         """A connection breaks, and the one who made it notices."""
         other = self._draw.choice(list(self.world.machines))

@@ -137,7 +137,12 @@ def test_what_is_supplied_is_heard_as_it_comes_and_no_write_stands_behind_it() -
         bulk.resume_reading()
         frames: list[int] = []
         receive = second.inbox
-        second.inbox = lambda event, weight: (frames.append(weight), receive(event, weight))[1]
+
+        def hear(event: Event, weight: int) -> None:
+            frames.append(weight)
+            receive(event, weight)
+
+        second.inbox = hear
         await until(lambda: len(heard) == 6)
         assert len(frames) == 3
         assert min(frames) > 8 << 20, "each in a frame of its own: it is heard when it is there, and not with the last one"
@@ -167,5 +172,34 @@ def test_whoever_answers_as_another_life_is_dialed_anew_over_each_connection() -
         assert [link.peer for link in beside] == [peer, peer]
         await first.close()
         await before.close()
+
+    asyncio.run(story())
+
+
+def test_what_a_peer_is_not_sent_is_told_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "PEER_BACKLOG_BYTES_MAX", 1 << 20)
+
+    async def story() -> None:
+        heard, told = list[Event](), list[str]()
+        first, second = transport_of("n1", []), transport_of("n2", heard)
+        first.note = told.append
+        first.connect(await second.listen("127.0.0.1:0"))
+        await until(lambda: sum(c.peer is not None for c in second.incoming) == len(PEERS) and "n2" in first.links_by_node)
+        slow = next(c.socket for c in second.incoming if c.peer is not None and c.peer.role == PEER)
+        assert slow is not None
+        slow.pause_reading()
+        large = Replicate(NO_VERSION, 1, [Update([Write("a", 0, 1, 0, [b"k"], [bytes(16 << 20)])])])
+        for _ in range(3):
+            first.send([(("n2",), large)])
+        (lost,) = first.not_sent.values()
+        assert lost.frames == 2
+        assert lost.bytes > 32 << 20
+        assert len(told) == 1, "once for each connection"
+        slow.resume_reading()
+        await until(lambda: Replicate in [type(event.message) for event in heard if isinstance(event, Received)])
+        first.send([(("n2",), large)])
+        assert lost.frames == 2
+        await first.close()
+        await second.close()
 
     asyncio.run(story())

@@ -85,8 +85,7 @@ class Host:
                 pass
 
     def _take(self, sender: str, message: Message) -> None:
-        """What a peer says over one connection comes once, and in order; over several, as where one was not there yet, in any
-        order."""
+        """What a peer says over one connection comes once, and in order; over several, in any."""
         if isinstance(message, Leave):
             heard, number = self.reminded[sender], message.incarnation
         elif isinstance(message, Supply):
