@@ -188,7 +188,6 @@ class Administration:
                 for n, (version, map_hash) in node.exchange.splits.found.items()
             ],
             **self._memory(),
-            "not_sent": [{"node": n, "frames": lost.frames, "bytes": lost.bytes} for n, lost in core.not_sent.items()],
             "maps": core.maps.as_object(),
             "turns": {
                 "taken": node.turns.taken,
