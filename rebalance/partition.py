@@ -211,9 +211,4 @@ class Fragments(Mapping[Fragment, FragmentState]):
 
 def bytes_prepared(prepare: r.Prepare) -> int:
     """About how many bytes it writes."""
-    return bytes_of(prepare.writes)
-
-
-def bytes_of(writes: Iterable[r.Write]) -> int:
-    """About how many bytes these write."""
-    return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in writes)
+    return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in prepare.writes)

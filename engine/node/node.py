@@ -243,7 +243,6 @@ class Node(Machines):
                 self.membership.on_peer_seen(event)
                 self.replication.on_peer_seen(event.node)
                 self.supply.on_peer_seen(event.node)
-                self.promotion.answered.forget(event.node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

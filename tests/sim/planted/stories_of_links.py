@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.messages import Message, Supply, Tail
-from rebalance.partition import bytes_of
+from engine.messages import Message, Supply
 from tests.sim.observer import Observer
 from tests.sim.planted.stage import SETTINGS, Stage, Stories, key
 from tests.sim.world import Plant
@@ -57,28 +56,4 @@ def a_copy_is_filled_over_links_of_one_megabyte(plant: Plant | None) -> None:
         twice = said.count - sum(128 << 10 for _ in names)
         stage.must(twice < 1 << 20, f"{twice} bytes came more than once, or were no values")
         stage.world.network.widen()
-        stage.curtain()
-
-
-@story
-def a_new_primary_is_told_what_is_large_over_a_link_of_one_megabyte(plant: Plant | None) -> None:
-    """n1 dies with a write that n3 has and n2 lacks; n2 asks n3 for it, again and again while it comes."""
-    with Stage(plant, settings=SLOW) as stage:
-        stage.put(key(0), b"1")
-        lost = stage.lose("replicate", "n1", "n2")
-        stage.begin_put(key(0), bytes(LARGE_BYTES))
-        stage.wait(300)
-        stage.world.network.narrow([("n3", "n2")], LINK_BYTES_PER_S)
-        said = _Bytes(
-            "n2", lambda message: bytes_of(w for c in message.copies for w in c.writes) if isinstance(message, Tail) else 0
-        )
-        stage.world.watch([said])
-        stage.power_cut("n1")
-        stage.client.die()
-        stage.end(lost)
-        stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
-        stage.wait(5_000)
-        stage.must(said.count < 2 * LARGE_BYTES, f"what n3 has is said once, and not {said.count // LARGE_BYTES} times")
-        stage.world.network.widen()
-        stage.must(stage.get(key(0), stage.another()) == bytes(LARGE_BYTES), "what n3 has is kept")
         stage.curtain()

@@ -355,10 +355,3 @@ def what_is_on_its_way_is_supplied_again(machine: Machine) -> None:
     """A copy that says over a slow link that nothing came is sent once more all that is on its way."""
     assert machine.node is not None
     during(machine, machine.node, "turn", supplying, "travels_ns", lambda *_: 0)
-
-
-@TRANSFERS.fault("10")
-def a_large_answer_is_said_again_while_it_comes(machine: Machine) -> None:
-    """What a new primary is told over a slow link is said as often as it asks, until it has come."""
-    assert machine.node is not None
-    replace(machine.node.promotion.answered, "is_on_its_way", lambda *_: False)
