@@ -16,6 +16,8 @@ from hypothesis import settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background so, and every process below would be deaf to what tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by `nohup`, and so it would be with nodes, which heed that
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("gate", derandomize=True, deadline=None, database=None)
 settings.register_profile("random", deadline=None, print_blob=True)

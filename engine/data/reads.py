@@ -93,7 +93,7 @@ class Reads(Rule):
             return
         assert core.topology is not None
         numbers = dict.fromkeys(core.topology.places(request.namespace, request.keys[:KEYS_AT_ONCE]))
-        core.work += len(request.keys) // 2
+        core.work += min(len(request.keys), KEYS_AT_ONCE) // 2
         if request.stale:
             reply = self.desk.reply
             if not self._answer_stale(session, request, numbers, lambda ms: reply(session, values_of(core, request, ms))):

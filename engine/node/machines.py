@@ -370,16 +370,23 @@ class Machines:
 
     def _activated(self, local: LocalPartition) -> None:
         """A promotion is done: the partition serves, as soon as what is prepared there is held."""
-        self.core.in_pieces(self._activate(local, local.epoch))
+        state = self.core.replica.partitions.get(local.number)
+        if (state is not None and state.prepared) or self.locks.goes(local.number):
+            self.core.in_pieces(self._hold_and_serve(local, local.epoch))
+        else:
+            self._serve(local)
 
-    def _activate(self, local: LocalPartition, epoch: int) -> Iterator[int]:
+    def _hold_and_serve(self, local: LocalPartition, epoch: int) -> Iterator[int]:
         for work in self.participant.holding(local.number):
             yield work
             if local.role is not Role.PROMOTING or local.epoch != epoch:
                 probe("promotion.held_in_vain")
                 return
+        self._serve(local)
+
+    def _serve(self, local: LocalPartition) -> None:
         local.activate()
-        self.promotion.served(local)
+        self.promotion.owed.pop(local.number, None)
         if (since := self._taking.pop(local.number, None)) is not None:
             self.core.maps.taken.append(self.core.now - since)
         if local.number in self._draining:

@@ -16,7 +16,13 @@ from tests.sim.network import Rule
 from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, SETTINGS, Stage, key, told
 from tests.sim.transactions import SimTransaction
 
-MUCH = msgspec.structs.replace(SETTINGS, staged_bytes_max=256 << 20, wal_segment_bytes=64 << 20, wal_total_bytes=1 << 30)
+MUCH = msgspec.structs.replace(
+    SETTINGS,
+    staged_bytes_max=256 << 20,
+    wal_segment_bytes=64 << 20,
+    wal_total_bytes=1 << 30,
+    link_bytes_per_s=1 << 30,  # what is lost is not waited for as long as it could still be on its way
+)
 VALUE = bytes(8 << 20)
 """One record, and all that a turn has room for."""
 KEYS = [key(1, number) for number in range(8)]

@@ -17,14 +17,13 @@ from wal.ids import NO_VERSION, NodeId, Version, partition_of
 
 THREE = ("n1", "n2", "n3")
 RESEND_MS = 400
-ASK_TAIL = b"\x93\xa8ask-tail"
 
 
 def _formed(walk: Walk) -> None:
     """A cluster of all, at rest."""
     names = list(walk.world.names)
     walk.happen(ask(names[0], Admin(1, "init", {"cluster": ["c1"], "nodes": names})))
-    walk.deliver_all(lambda letter: not letter.message.startswith(ASK_TAIL))  # it is about a map that is to come first
+    walk.deliver_all(lambda letter: letter.kind != "ask-tail")  # it is about a map that is to come first
     walk.deliver_all()
     walk.state = walk.state._replace(facts=frozenset())
 
