@@ -415,6 +415,10 @@ class Promotion(Rule):
         """Its epoch is on every in-sync copy: it serves soon, and then nothing is owed for it (`served`)."""
         self._activated(local)
 
+    def served(self, local: LocalPartition) -> None:
+        """A partition that was promoted serves."""
+        self.owed.pop(local.number, None)
+
     @staticmethod
     def _abandoned() -> None:
         probe("promotion.abandoned")  # another exchange came first; its primary begins anew

@@ -368,25 +368,14 @@ class Machines:
         if moved and core.serving:
             core.resume(lambda: self._evict_next(moved))
 
-    def _activated(self, local: LocalPartition) -> None:
-        """A promotion is done: the partition serves, as soon as what is prepared there is held."""
+    def _activated(self, local: LocalPartition, *, held: bool = False) -> None:
+        """A promotion is done: the partition serves, as soon as what is prepared there is `held`."""
         state = self.core.replica.partitions.get(local.number)
-        if (state is not None and state.prepared) or self.locks.goes(local.number):
-            self.core.in_pieces(self._hold_and_serve(local, local.epoch))
-        else:
-            self._serve(local)
-
-    def _hold_and_serve(self, local: LocalPartition, epoch: int) -> Iterator[int]:
-        for work in self.participant.holding(local.number):
-            yield work
-            if local.role is not Role.PROMOTING or local.epoch != epoch:
-                probe("promotion.held_in_vain")
-                return
-        self._serve(local)
-
-    def _serve(self, local: LocalPartition) -> None:
+        if not held and (self.locks.goes(local.number) or (state is not None and state.prepared)):
+            self.core.in_pieces(self._hold(local, local.epoch))
+            return
         local.activate()
-        self.promotion.owed.pop(local.number, None)
+        self.promotion.served(local)
         if (since := self._taking.pop(local.number, None)) is not None:
             self.core.maps.taken.append(self.core.now - since)
         if local.number in self._draining:
@@ -399,6 +388,14 @@ class Machines:
         self.membership.served(self.promotion.owed)
         if not self.promotion.owed:
             self.supply.vouching.beforehand.begin()
+
+    def _hold(self, local: LocalPartition, epoch: int) -> Iterator[int]:
+        for work in self.participant.holding(local.number):
+            yield work
+            if local.role is not Role.PROMOTING or local.epoch != epoch:
+                probe("promotion.held_in_vain")
+                return
+        self._activated(local, held=True)
 
     # What the exchange asks.
 

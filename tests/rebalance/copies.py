@@ -380,7 +380,7 @@ class Copy:
 
     def _activate(self, local: LocalPartition) -> None:
         local.activate()
-        self.promotion.owed.pop(local.number, None)
+        self.promotion.served(local)
         if not self.promotion.owed:
             self.supply.vouching.beforehand.begin()
 
