@@ -372,7 +372,7 @@ class Machines:
         """A promotion is done: the partition serves, as soon as what is prepared there is `held`."""
         state = self.core.replica.partitions.get(local.number)
         if not held and (self.locks.goes(local.number) or (state is not None and state.prepared)):
-            self.core.in_pieces(self._hold(local, local.epoch))
+            self.core.in_pieces(self._pin(local, local.epoch))
             return
         local.activate()
         self.promotion.served(local)
@@ -389,7 +389,7 @@ class Machines:
         if not self.promotion.owed:
             self.supply.vouching.beforehand.begin()
 
-    def _hold(self, local: LocalPartition, epoch: int) -> Iterator[int]:
+    def _pin(self, local: LocalPartition, epoch: int) -> Iterator[int]:
         for work in self.participant.holding(local.number):
             yield work
             if local.role is not Role.PROMOTING or local.epoch != epoch:
