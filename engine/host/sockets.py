@@ -86,6 +86,7 @@ def _known(limit: int) -> int:
 
 
 UNHEARD_MS = 20_000
+"""What no kernel has acknowledged for so long was said in vain."""
 
 
 def keep_alive(transport: asyncio.Transport) -> None:
