@@ -23,13 +23,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
 from engine.errors import UsageError
 from tools.parser import program
-from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of
+from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of, put_away
 
 PROGRAMS = {
     "node": ("tools.node_commands", "Start, stop and look at a node."),
@@ -176,7 +177,8 @@ def run(module: str, name: str, arguments: Sequence[str]) -> int:
         code: object = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)
         return code
 
-    return end_of(command)
+    with nullcontext() if name == "node" else put_away():  # a node has an order of its own to end in
+        return end_of(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,9 +11,11 @@ import itertools
 import math
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import IO
 
@@ -130,6 +132,33 @@ def end_of(command: Callable[[], object]) -> int:
         complain(error)
         return exit_code_of(error)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+@contextmanager
+def put_away() -> Iterator[None]:
+    """A command that is told to end, by SIGTERM or as its terminal is closed, ends as if it were interrupted, so that its
+    files and processes go with it; and then of that signal, as whoever sent it expects."""
+    told: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        told.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    mine = [number for number, handler in before.items() if handler == signal.SIG_DFL]  # who says `nohup` means it
+    if threading.current_thread() is not threading.main_thread():
+        mine = []
+    for number in mine:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in mine:
+            signal.signal(number, signal.SIG_DFL)
+        if told:
+            with suppress(OSError):
+                sys.stdout.flush()
+            os.kill(os.getpid(), told[0])
 
 
 def code_of(finding: Finding) -> ExitCode:

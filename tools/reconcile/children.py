@@ -24,6 +24,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 _READ_BYTES = 1 << 20
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 
 
 class WorkerDied(Error):
@@ -90,14 +91,14 @@ class InChildren:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until this is over, and is heard then.
+    """Ctrl-C waits until this is over, and is heard then; so does who ends it otherwise (`tools.terminal.put_away`).
 
     Modules have hooks at a fork, and Python drops an interrupt that falls into one of them (those of `logging` are in
     every process): whoever pressed it would wait for ever.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -115,7 +116,10 @@ def _begun(function: Callable[[A], B], item: A) -> tuple[int, int]:
     try:
         os.close(reading)
         os.nice(NICENESS)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # that is for children, too
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         try:
             said = _Said(msgspec.Raw(msgspec.msgpack.encode(function(item))))
         except Error as error:

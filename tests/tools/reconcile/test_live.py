@@ -17,9 +17,9 @@ import pytest
 
 from engine.offline.directory import read_directory
 from engine.state.store import Entry
-from tests.support.commands import FORESHORE
+from tests.support.commands import FORESHORE, environment
 from tests.support.directories import append, copies, replace
-from tests.support.patience import PATIENCE_SECONDS, next_line
+from tests.support.patience import PATIENCE_SECONDS, next_line, waiting
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.tools.reconcile.live import check_beside_writers
 from tools.reconcile import Report, check, in_this_process
@@ -190,6 +190,31 @@ def test_watching_costs_digests_and_serves_what_it_found(stopped: list[Path], tm
     assert samples['foreshore_reconcile_verdict{verdict="differences"}'] == "1"
     assert int(samples["foreshore_reconcile_fragments_by_digest"]) >= int(samples["foreshore_reconcile_fragments"]) - 2
     assert int(samples["foreshore_reconcile_checks_total"]) >= 2
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_who_is_told_to_end_leaves_no_file_and_no_process(stopped: list[Path], tmp_path: Path, name: str) -> None:
+    """A timer of systemd, `timeout` or a closed terminal ends a check so: what lay in /tmp for it may be a whole log."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ["reconcile", "watch", *map(str, stopped), "--every", "0", "--listen", "127.0.0.1:0"]
+    with (
+        subprocess.Popen(
+            [*FORESHORE, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(TMPDIR=str(temporary)),
+        ) as process,
+        waiting(process, "end"),
+    ):
+        next_line(process, "address")
+        next_line(process, "verdict")
+        assert list(temporary.iterdir()) != []
+        process.send_signal(signal.Signals[name])
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, errors) == (-signal.Signals[name], "foreshore: interrupted\n")
+    assert list(temporary.iterdir()) == []
 
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
