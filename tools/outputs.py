@@ -1,8 +1,9 @@
 """New directories and files that commands write: they are there whole, or not at all.
 
 Who is interrupted, or finds the disk full, leaves nothing that looks like a result, and nothing that is in the way of who
-begins again. A process that is killed leaves a directory whose name begins with a dot, which readers of tables pass over,
-and which goes when somebody writes to the same place. Who is at work keeps a lock on his own.
+begins again; nor is what was there before touched. A process that is killed leaves a directory or a file whose name begins
+with a dot, which readers of tables pass over, and which goes when somebody writes to the same place. Who is at work keeps a
+lock on his own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from engine.errors import UsageError
@@ -27,7 +28,7 @@ def new_directory(out: Path) -> Iterator[Path]:
     Raises UsageError if `out` is there already or cannot be written, also where the block raises OSError.
     """
     whole = out.absolute()
-    aside, lock = whole.with_name(f".{whole.name}.{secrets.token_hex(4)}"), -1
+    aside, lock = _aside(whole), -1
     try:
         if out.is_symlink() or out.exists():
             raise FileExistsError
@@ -56,26 +57,91 @@ def new_file(out: Path, chunks: Iterable[bytes]) -> None:
 
     Raises UsageError if `out` has something else in it or cannot be written, also where the chunks raise OSError.
     """
-    aside = out.with_name(out.name + ".tmp")
-    try:
-        if out.exists() and not out.is_file():
-            with out.open("wb") as file:
-                file.writelines(chunks)
+    with _told_of(out):
+        if _is_no_file(out):
+            _written_to(out, chunks)
             return
-        try:
-            with aside.open("wb") as file:
-                file.writelines(chunks)
+        with _beside(out, chunks) as aside:
             if not (out.is_symlink() or out.exists()):
                 aside.replace(out)
+                sync_names(out.parent)
             elif not (out.exists() and filecmp.cmp(aside, out, shallow=False)):
                 raise UsageError(
                     f"{out} is there already, and has something else in it, which may be somebody's work: "
                     "name another --out, or remove it"
                 )
-        finally:
-            aside.unlink(missing_ok=True)
+
+
+def put_file(out: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file, in the place of one that is there. What is no file, such as a pipe, is written to.
+
+    Raises UsageError if `out` cannot be written, also where the chunks raise OSError: then it is as it was.
+    """
+    with _told_of(out):
+        if _is_no_file(out):
+            _written_to(out, chunks)
+            return
+        whole = Path(os.path.realpath(out))  # /dev/stdout is a link to what it is
+        with _beside(whole, chunks) as aside:
+            aside.replace(whole)
+            sync_names(whole.parent)
+
+
+def put_files(directory: Path, files: Mapping[str, Iterable[bytes]]) -> None:
+    """Write files that belong together into a directory, made if it is not there, in the place of those that are there.
+
+    Where the last of them is, all are, and of one writer, if several write at once. Raises OSError; if there is no room
+    for all of them, or the chunks raise it, what was there stays as it is.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        asides = {name: stack.enter_context(_beside(directory / name, chunks)) for name, chunks in files.items()}
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        with suppress(OSError):  # where there are such locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        (directory / [*files][-1]).unlink(missing_ok=True)
+        for name, aside in asides.items():
+            aside.replace(directory / name)
+        os.fsync(descriptor)
+
+
+def _is_no_file(out: Path) -> bool:
+    return out.exists() and not out.is_file()
+
+
+def _written_to(out: Path, chunks: Iterable[bytes]) -> None:
+    with out.open("wb") as file:
+        file.writelines(chunks)
+
+
+@contextmanager
+def _told_of(out: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}") from error
+
+
+@contextmanager
+def _beside(whole: Path, chunks: Iterable[bytes]) -> Iterator[Path]:
+    """All of the chunks in a file beside the one that is to have them, durably; it goes if it was not given that name."""
+    _remove_left(whole)
+    aside = _aside(whole)
+    try:
+        with aside.open("xb") as file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+            yield aside
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _aside(whole: Path) -> Path:
+    return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}")
 
 
 def check_place(out: Path, option: str = "--out", *, directory: bool = False) -> None:
@@ -108,10 +174,13 @@ def _remove_left(whole: Path) -> None:
 
 
 def _remove(left: Path) -> None:
-    descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused: somebody is at work there
-        shutil.rmtree(left, ignore_errors=True)
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink()
     finally:
         os.close(descriptor)
 

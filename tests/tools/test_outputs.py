@@ -6,14 +6,14 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import UsageError
 from tests.support.patience import PATIENCE_SECONDS
-from tools.outputs import new_directory, new_file
+from tools.outputs import new_directory, new_file, put_file, put_files
 
 
 def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -126,23 +126,97 @@ def test_a_new_file_is_there_whole_and_replaces_nothing_but_the_same(tmp_path: P
 
 
 def test_a_file_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
-    def chunks() -> Iterator[bytes]:
-        yield b"half of it"
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with pytest.raises(UsageError, match=r"cannot write .*/out: No space left on device"):
-        new_file(tmp_path / "out", chunks())
+        new_file(tmp_path / "out", full())
     with pytest.raises(UsageError, match=r"cannot write .*/none/out: No such file or directory"):
         new_file(tmp_path / "none" / "out", [b""])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+def full() -> Iterator[bytes]:
+    """What is written, to a disk that is full after the half of it."""
+    yield b"half of it"
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_is_put_in_the_place_of_another_is_whole_or_leaves_that(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put_file(out, [b"all ", b"of it"])
+    with pytest.raises(UsageError, match=r"cannot write .*/out: No space left on device"):
+        put_file(out, full())
+    assert out.read_bytes() == b"all of it"
+    put_file(out, [b"another"])
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    put_file(link, [b"a third one"])
+    assert (out.read_bytes(), link.is_symlink()) == (b"a third one", True), "such as /dev/stdout, which is one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "out"]
+
+
+def test_files_that_belong_together_are_of_one_writer_or_stay_those_of_another(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put_files(out, {"first": [b"mine"], "last": [b"mine"]})
+    with pytest.raises(OSError, match="No space left"):
+        put_files(out, {"first": [b"another's"], "last": full()})
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"first": b"mine", "last": b"mine"}
+
+    def meanwhile() -> Iterator[bytes]:
+        yield b"half of it, "
+        put_files(out, {"first": [b"another's"], "last": [b"another's"]})
+        yield b"and the rest"
+
+    put_files(out, {"first": [b"mine again"], "last": meanwhile()})
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        "first": b"mine again",
+        "last": b"half of it, and the rest",
+    }
+
+
+HALF_WRITTEN = """
+import os, pathlib, sys
+from tools import outputs
+def chunks():
+    yield b"half of it"
+    os.kill(os.getpid(), 9)
+getattr(outputs, sys.argv[1])(pathlib.Path(sys.argv[2]), chunks())
+"""
+
+
+@pytest.mark.parametrize("put", [new_file, put_file])
+def test_a_file_whose_writer_was_killed_goes_when_somebody_begins_again(
+    tmp_path: Path, put: Callable[[Path, Iterable[bytes]], None]
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", HALF_WRITTEN, put.__name__, str(out)]
+    subprocess.run(command, check=False, timeout=PATIENCE_SECONDS)
+    (left,) = tmp_path.iterdir()
+
+    def chunks() -> Iterator[bytes]:
+        assert not left.exists()
+        put_file(out.with_name("other"), [b"another's"])
+        with pytest.raises(ValueError, match="a fault"):
+            _half_a_file(out)
+        yield b"all of it"
+
+    put(out, chunks())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"all of it", "other": b"another's"}
+
+
+def _half_a_file(out: Path) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b"half of it"
+        raise ValueError("a fault")
+
+    put_file(out, chunks())
+
+
+@pytest.mark.parametrize("put", [new_file, put_file])
+def test_what_is_no_file_is_written_to(tmp_path: Path, put: Callable[[Path, Iterable[bytes]], None]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        new_file(pipe, [b"all ", b"of it"])
+        put(pipe, [b"all ", b"of it"])
         assert os.read(reader, 100) == b"all of it"
     finally:
         os.close(reader)

@@ -111,9 +111,11 @@ def check_command(
                 recheck=recheck,
                 delay=delay,
             )
+    try:
         if out is not None:
             report.write(out, page_of(report))
-    _print(report, as_json=as_json)
+    finally:  # it may have taken hours, and the disk be full
+        _print(report, as_json=as_json)
     raise typer.Exit(report.exit_code)
 
 

@@ -6,7 +6,6 @@ the order of partition, namespace, key; unreadable directories come first.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -20,6 +19,7 @@ from rich.table import Table
 
 from engine.errors import UsageError
 from rebalance.contents import MASK
+from tools.outputs import put_files
 from tools.reconcile.aside import Aside, Lines, lines_in
 from tools.reconcile.copies import Level
 from tools.reconcile.counts import Counts, Tally
@@ -143,14 +143,7 @@ class Report(msgspec.Struct, frozen=True):
     def write(self, directory: Path, page: bytes) -> None:
         """Put the files into a directory, made if it is not there. The summary is last: where it is, all is."""
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            (directory / SUMMARY).unlink(missing_ok=True)
-            files = {FINDINGS: self.findings.chunks(), PAGE: [page], SUMMARY: [self.summary_bytes()]}
-            for name, chunks in files.items():
-                new = directory / f"{name}.tmp"
-                with new.open("wb") as file:
-                    file.writelines(chunks)
-                os.replace(new, directory / name)
+            put_files(directory, {FINDINGS: self.findings.chunks(), PAGE: [page], SUMMARY: [self.summary_bytes()]})
         except OSError as error:
             raise UsageError(f"cannot write the report to {directory}: {error.strerror}; name another --out") from error
 

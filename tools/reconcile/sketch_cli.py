@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
-from tools.outputs import check_place
+from tools.outputs import check_place, put_file
 from tools.reconcile.children import InChildren
 from tools.reconcile.sketch import Asking, encoded, read_file, sketch_of, slice_of
 from tools.reconcile.survey import local_path
@@ -63,18 +63,9 @@ def _slice_bytes(asked: tuple[str, str]) -> bytes:
 
 def write_asking(path: Path, asking: Asking) -> None:
     """Write down what has to be seen; nothing is printed, for a report follows."""
-    _put(path, encoded(asking))
+    put_file(path, [encoded(asking)])
 
 
 def _write(out: Path, data: bytes) -> None:
-    _put(out, data)
+    put_file(out, [data])
     emit([f"{len(data)} bytes in {out}"])
-
-
-def _put(out: Path, data: bytes) -> None:
-    try:
-        new = out.with_name(out.name + ".tmp")
-        new.write_bytes(data)
-        new.replace(out)
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error

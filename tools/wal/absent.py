@@ -8,8 +8,9 @@ from typing import TypeVar
 from tools.terminal import ExitCode, complain, word
 from tools.wal.filters import Filter
 from tools.wal.places import Place
-from wal import DiskError, LogError, indexes
-from wal.ids import CLIENTS, MAPS
+from tools.wal.times import time_text
+from wal import DiskError, LogError, indexes, list_segments
+from wal.ids import CLIENTS, MAPS, Fragment
 
 SHOWN = 20
 T = TypeVar("T")
@@ -28,15 +29,23 @@ class Shown:
             yield batch
 
 
-def absent(places: Sequence[Place], wanted: Filter) -> ExitCode:
-    """Nothing was found: say so if it was asked for by a name. Whoever mistyped a namespace learns which there are."""
+def absent(places: Sequence[Place], wanted: Filter, from_lsn: int = 1, to_lsn: int | None = None) -> ExitCode:
+    """Nothing was found: say so if it was asked for by a name. Whoever mistyped a namespace or a partition learns which
+    there are, and who asked for what is before a log's beginning or behind its end where these are."""
+    for place in places:
+        _outside(place, wanted, from_lsn, to_lsn)
     asked = _asked(wanted)
     if not asked:
         return ExitCode.OK
     complain(f"no record that was read is of {' and '.join(asked)}")
+    if wanted.partition is not None:
+        partitions = {number for place in places for some in _fragments(place) for _, number in some}
+        if wanted.partition not in partitions:
+            named = f"expected one of {min(partitions)} to {max(partitions)}" if partitions else "nor of any other"
+            complain(f"nothing here is of a partition {wanted.partition}: {named}")
     if wanted.namespace is not None:
         known: set[str] = set()
-        for some in (some for place in places for some in _namespaces(place)):
+        for some in ({name for name, _ in found} for place in places for found in _fragments(place)):
             if wanted.namespace in some:
                 break
             known |= some
@@ -53,6 +62,8 @@ def _asked(wanted: Filter) -> list[str]:
     found = []
     if wanted.namespace is not None:
         found.append(f"namespace {_shown(wanted.namespace)}")
+    if wanted.partition is not None:
+        found.append(f"partition {wanted.partition}")
     if wanted.key is not None:
         found.append(f"key {word(wanted.key)}")
     if wanted.prefix is not None:
@@ -68,12 +79,30 @@ def _shown(name: str) -> str:
     return word(name.encode("utf-8", "surrogatepass"))
 
 
-def _namespaces(place: Place) -> Iterator[set[str]]:
-    """The namespaces that a log speaks of, by segments, and those of the store beside it; what is damaged was told."""
+def _outside(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None) -> None:
+    """Say where a log begins and ends if nothing of it is within the LSNs or times that were asked for."""
+    try:
+        segments = [one for one in list_segments(place.source) if one.last_lsn >= one.first_lsn]
+    except (DiskError, LogError):
+        return
+    if not segments:
+        return
+    first, last = segments[0], segments[-1]
+    since, until = wanted.times or (first.first_time_ms, last.last_time_ms)
+    lsns_fit = from_lsn <= last.last_lsn and (to_lsn is None or first.first_lsn <= to_lsn)
+    if not (lsns_fit and since <= last.last_time_ms and first.first_time_ms <= until):
+        complain(
+            f"the log of {place.name} is of LSN {first.first_lsn} to {last.last_lsn}, from "
+            f"{time_text(first.first_time_ms)} to {time_text(last.last_time_ms)}: nothing of it is in what was asked for"
+        )
+
+
+def _fragments(place: Place) -> Iterator[set[Fragment]]:
+    """The fragments that a log speaks of, by segments, and those of the store beside it; what is damaged was told."""
     try:
         for indexed in indexes(place.source):
             mentioned = {*(indexed.index.mentions or ())} - {CLIENTS, MAPS}  # which no record has
-            yield {name for name, _ in (*indexed.index.fragments, *mentioned)}
+            yield {*indexed.index.fragments, *mentioned}
     except (DiskError, LogError):
         pass
     if place.directory is not None:
@@ -83,7 +112,7 @@ def _namespaces(place: Place) -> Iterator[set[str]]:
         try:
             store = LmdbStore(place.directory / "store", read_only=True)
             try:
-                yield {name for name, _ in store.load().fragments}
+                yield {*store.load().fragments}
             finally:
                 store.close()
         except (StoreError, ValueError):

@@ -53,7 +53,7 @@ def counters(
         complain(f"a node runs in {', '.join(compared.live)}: what differs there may be under way")
     if not as_json:
         complain(f"fragments={compared.fragments} copies={compared.copies} differing={compared.differing}")
-    nothing = not compared.fragments and absent(places, Filter(namespace=namespace))
+    nothing = not compared.fragments and absent(places, Filter(namespace=namespace, partition=partition))
     trouble.end(ExitCode.WRONG if compared.differing or nothing else ExitCode.OK)
 
 

@@ -75,7 +75,7 @@ def diff(
     if not as_json:
         beside = f" elsewhere={elsewhere}" if elsewhere else ""
         complain(f"fragments={fragments} differing={differing}{beside}")
-    nothing = not fragments and absent(places, Filter(namespace=namespace))
+    nothing = not fragments and absent(places, Filter(namespace=namespace, partition=partition))
     trouble.end(ExitCode.WRONG if differing or nothing else ExitCode.OK)
 
 

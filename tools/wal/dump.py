@@ -138,7 +138,7 @@ def dump(
                 batches = chain.from_iterable(shows_of(place, wanted, render, trouble) for place in places)
             at_once = follow or not wanted.plain
             _emit(shown.of(_limited(batches, limit) if limit else batches), paint, as_json=as_json, at_once=at_once)
-    trouble.end(ExitCode.OK if shown.count else absent(places, wanted))
+    trouble.end(ExitCode.OK if shown.count else absent(places, wanted, from_lsn, to_lsn))
 
 
 def _learn(places: Sequence[Place], wanted: Filter) -> None:

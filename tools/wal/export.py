@@ -92,7 +92,7 @@ def export(
             writer.write(held[file])
             writer.close()
     emit([f"{count} rows in {out}"])
-    trouble.end(ExitCode.OK if count else absent(places, wanted))
+    trouble.end(ExitCode.OK if count else absent(places, wanted, from_lsn, to_lsn))
 
 
 def _rows(

@@ -43,7 +43,7 @@ def history(
         if first is not None:
             found = True
             show(islice(chain([first], rows), min(limit, sys.maxsize) or None), as_json=as_json)
-    trouble.end(ExitCode.OK if found else absent(places, Filter(namespace=namespace)))
+    trouble.end(ExitCode.OK if found else absent(places, Filter(namespace=namespace, partition=partition)))
 
 
 def _rows(place: Place, namespace: str | None, partition: int | None) -> Iterator[Row]:

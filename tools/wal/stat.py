@@ -87,7 +87,7 @@ def stat(
         rows += counted.rows(place.name, top)
     show(rows, as_json=as_json)
     found = any(row.get("records") for row in rows)
-    trouble.end(ExitCode.OK if found else absent(places, wanted))
+    trouble.end(ExitCode.OK if found else absent(places, wanted, from_lsn, to_lsn))
 
 
 def _counted(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None, run: Run) -> Counted:

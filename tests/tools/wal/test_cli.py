@@ -22,6 +22,7 @@ from tests.support.patience import PATIENCE_SECONDS, next_line, waiting
 from tests.support.reconciled import NOW_MS, fragment_of
 from tests.wal import golden
 from tools.terminal import bytes_of, clean, plain, word
+from tools.wal.times import time_text
 from wal import list_segments, read
 from wal import records as r
 from wal.ids import DECISIONS, Ballot, Version
@@ -91,6 +92,12 @@ def test_the_story_of_a_transaction_is_all_that_names_it(left: list[Path]) -> No
         (["history", "--namespace", "nope"], "namespace nope"),
         (["diff", "--namespace", "nope"], "namespace nope"),
         (["export", "--namespace", "nope"], "namespace nope"),
+        (["dump", "--partition", 99], "partition 99"),
+        (["stat", "--partition", 99], "partition 99"),
+        (["counters", "--partition", 99], "partition 99"),
+        (["history", "--partition", 99], "partition 99"),
+        (["diff", "--partition", 99], "partition 99"),
+        (["dump", "--namespace", "acc", "--partition", 99], "namespace acc and partition 99"),
         (["key", "acc", "nope"], "namespace acc and key nope"),
         (["key", "nope", "k1"], "namespace nope and key k1"),
     ],
@@ -105,12 +112,33 @@ def test_what_was_named_and_is_nowhere_is_no_success(
         assert f"foreshore: no record that was read is of {asked}\n" in result.stderr
         unknown = "nothing here knows a namespace nope: expected one of acc" in result.stderr
         assert unknown == ("namespace nope" in asked)
+        beyond = "nothing here is of a partition 99: expected one of 0 to " in result.stderr
+        assert beyond == ("partition 99" in asked)
 
 
 def test_an_empty_answer_to_what_has_no_name_is_an_answer(left: list[Path]) -> None:
-    for words in (["--type", "undo"], ["--from-time", "2100-01-01T00:00:00Z"], ["--counter", "99999"]):
+    for words in (["--type", "undo"], ["--counter", "99999"], ["--from-lsn", 3, "--to-lsn", 3, "--type", "undo"]):
         result = wal("dump", left[0], *words)
         assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dump", "--from-time", "2100-01-01T00:00:00Z"],
+        ["dump", "--to-time", "1999-01-01T00:00:00Z", "--jobs", 2],
+        ["dump", "--from-lsn", 99_999],
+        ["stat", "--from-lsn", 99_999],
+    ],
+)
+def test_who_asks_beyond_a_log_is_told_where_it_begins_and_ends(words: list[object], left: list[Path]) -> None:
+    first, last = list_segments(left[0] / "wal")[0], list_segments(left[0] / "wal")[-1]
+    result = wal(*words, left[0])
+    told = (
+        f"LSN {first.first_lsn} to {last.last_lsn}, from {time_text(first.first_time_ms)} to {time_text(last.last_time_ms)}"
+    )
+    assert result.exit_code == 0
+    assert result.stderr == f"foreshore: the log of n1 is of {told}: nothing of it is in what was asked for\n"
 
 
 def test_values_are_users_data_and_shown_when_asked(left: list[Path]) -> None:
