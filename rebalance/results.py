@@ -16,6 +16,9 @@ ABORTED = 2
 
 TAKEN_IN = 512
 """So many commits are put on the list at most."""
+LISTED_FROM = 20_000
+"""Where there are more answers than that, it is known which are of which session: those of some are forgotten at once, and
+nobody walks over all of them. Of fewer a walk takes a millisecond or two, and what is known would take as much memory."""
 
 
 class Results:
@@ -28,9 +31,11 @@ class Results:
 
     Most are noted on copies where nobody ever asks. So a commit is only put on a list, which is taken in, in its order,
     before anything else is done: nothing can be told of it, but that it costs a third.
+
+    Invariant: where sessions are listed, each id that has an outcome is in the list of its session.
     """
 
-    __slots__ = ("_answers", "_committed", "_enough", "_outcomes", "floor", "many")
+    __slots__ = ("_answers", "_committed", "_enough", "_listed", "_outcomes", "floor", "many")
 
     def __init__(
         self,
@@ -44,6 +49,8 @@ class Results:
         self.many = True
         self._enough = 0
         self._committed: list[TxId] = []  # noted last, not taken in
+        self._listed: dict[bytes, list[TxId]] | None = None  # by session, where there are very many
+        self._list(())
 
     def __len__(self) -> int:
         self._take_in()
@@ -92,6 +99,7 @@ class Results:
             return
         self._take_in()
         self._outcomes[tx] = outcome
+        self._list((tx,))
         self.many = len(self._outcomes) > self._enough
 
     def forget(self, tx: TxId) -> None:
@@ -103,12 +111,14 @@ class Results:
     def forget_up_to(self, answered: Collection[tuple[bytes, int]]) -> None:
         """The log says that of each of these sessions the answers up to a sequence number are forgotten."""
         self._take_in()
-        outcomes, answers = self._outcomes, self._answers
-        end = {session: end_of(session, sequence) for session, sequence in answered}.get
-        for tx in [tx for tx in outcomes if tx < end(tx[:SESSION_BYTES], b"")]:
-            del outcomes[tx]
-            if answers:
-                answers.pop(tx, None)
+        ends = {session: end_of(session, sequence) for session, sequence in answered}
+        if self._listed is not None:
+            self._drop([tx for session, end in ends.items() for tx in self._taken(self._listed, session, end)])
+            if len(self._outcomes) < LISTED_FROM // 2:
+                self._listed = None
+        else:
+            end = ends.get
+            self._drop([tx for tx in self._outcomes if tx < end(tx[:SESSION_BYTES], b"")])
         self.floor = max(self.floor, *(tx_of(session, sequence) for session, sequence in answered), b"")
 
     def merge(self, txs: list[TxId], outcomes: list[int], floor: TxId, answers: Iterable[tuple[TxId, bytes]] = ()) -> None:
@@ -117,6 +127,7 @@ class Results:
         self.floor = max(self.floor, floor)
         self._answers.update(answers)
         self._outcomes.update(zip(txs, outcomes, strict=True))
+        self._list(txs)
 
     def oldest(self, count: int) -> list[TxId]:
         """The ids that were noted first."""
@@ -145,4 +156,30 @@ class Results:
         if committed:
             self._committed = []
             self._outcomes.update(dict.fromkeys(committed, COMMITTED))
+            self._list(committed)
             self.many = len(self._outcomes) > self._enough
+
+    def _drop(self, gone: list[TxId]) -> None:
+        outcomes, answers = self._outcomes, self._answers
+        for tx in gone:
+            outcomes.pop(tx, None)
+            if answers:
+                answers.pop(tx, None)
+
+    @staticmethod
+    def _taken(listed: dict[bytes, list[TxId]], session: bytes, end: TxId) -> list[TxId]:
+        """Take the ids of a session before an end out of what is listed."""
+        ids = listed.pop(session, [])
+        if left := [tx for tx in ids if tx >= end]:
+            listed[session] = left
+        return [tx for tx in ids if tx < end]
+
+    def _list(self, fresh: Iterable[TxId]) -> None:
+        """Note of which sessions some ids are that have an outcome now, if that is noted; or of all, from now on."""
+        if self._listed is None:
+            if len(self._outcomes) <= LISTED_FROM:
+                return
+            self._listed, fresh = {}, self._outcomes
+        listed = self._listed
+        for tx in fresh:
+            listed.setdefault(tx[:SESSION_BYTES], []).append(tx)

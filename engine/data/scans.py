@@ -21,6 +21,8 @@ from wal.ids import KEY_BYTES_MAX, Fragment
 SCAN_ROWS_MAX = 16_000
 SCAN_BYTES_MAX = 4 << 20
 SCAN_CHUNK_ROWS = 4
+SCAN_CHUNK_ROWS_MAX = 2_000
+"""So many rows of a partition are read in one piece at most, however many are asked for."""
 AGAIN_CHUNK_ROWS = 32
 AGAIN_ROW_BYTES = 1 << 10
 """What is gone on with is read in larger chunks, and kept only where its rows are no larger, about."""
@@ -108,7 +110,8 @@ class Scanning:
         self._over = over  # whether the row of a key in a partition, at this counter, is passed over
         self._taken = taken  # whether that of a key is, when its turn has come
         self._limit = max(1, min(request.limit, SCAN_ROWS_MAX))
-        self._chunk = max(SCAN_CHUNK_ROWS, 2 * self._limit // max(1, len(request.partitions)))
+        wanted = min(2 * self._limit // max(1, len(request.partitions)), SCAN_CHUNK_ROWS_MAX)
+        self._chunk = max(SCAN_CHUNK_ROWS, wanted)
         self._begin = request.start if not self._down else request.end if request.end is not None else _TOP
         self._opening = [(number, self._begin) for number in reversed(request.partitions)]  # whose next row is not known
         self._heads: list[tuple[bytes, int, bytes]] = []  # a heap: the next row of each partition that has one

@@ -30,6 +30,7 @@ acknowledged something relies on it that this is known.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from functools import partial
 
 from engine.data.replication import Replication
@@ -46,7 +47,7 @@ from wal.probe import probe
 
 AHEAD_MAX = 1 << 16
 """How far a session may run ahead of what it acknowledged: so many of its answers are kept at most."""
-LOOKED_AT_ONCE = 20_000
+LOOKED_AT_ONCE = 10_000
 """Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
 SESSIONS_MAX = 1 << 17
 """So many sessions are remembered at most, some 40 MB of them."""
@@ -54,6 +55,8 @@ KEPT_OF_WORK = 16
 """So many sessions that are said to be alive are as much work as one thing that is asked for."""
 PRUNED_AT_ONCE = 2
 """So many old sessions are looked at for each new one."""
+ANSWERS_OF_WORK = 20
+"""So many answers that are looked at, of which some are forgotten, are as much work as one thing that is asked for."""
 
 
 class _Heard:
@@ -81,6 +84,7 @@ class Sessions(Rule):
         self._heard: OrderedDict[bytes, _Heard] = OrderedDict()  # the first is looked at next
         self._nothing: OrderedDict[bytes, None] = OrderedDict()  # who has acknowledged nothing, the first met first
         self._crowded: dict[int, None] = {}
+        self._looking = False  # through these
         self._again: dict[int, int] = {}  # partition -> when its answers are old enough to be looked at again
 
     def hear(self, tx: TxId, acked: int) -> bool:
@@ -163,21 +167,31 @@ class Sessions(Rule):
         due = [number for number, at in self._again.items() if core.now >= at]
         for number in due:
             del self._again[number]
-        for number in dict.fromkeys([*self._crowded, *due]):
+            self._crowded[number] = None
+        self.alarm.set(min(self._again.values(), default=NEVER))
+        if self._crowded and not self._looking:
+            self._looking = True
+            core.in_pieces(self._look_through())
+
+    def _look_through(self) -> Iterator[int]:
+        """Look at one partition after the other, those that come to be crowded meanwhile last."""
+        core, crowded = self.core, self._crowded
+        while crowded:
+            number = next(iter(crowded))
+            del crowded[number]
             local = leads(core, number)
             if local is not None and may_act(core, core.fence) and number not in self.under_way:
-                self._look(local)
-        self._crowded = {}
-        self.alarm.set(min(self._again.values(), default=NEVER))
+                yield self._look(local)
+        self._looking = False
 
-    def _look(self, local: LocalPartition) -> None:
-        """Forget what is acknowledged, and what is of sessions that have been silent for too long."""
+    def _look(self, local: LocalPartition) -> int:
+        """Forget what is acknowledged, and what is of sessions that have been silent for too long; how much work it was."""
         core = self.core
         state = core.replica.partition(local.number)
         results = state.results
         if len(results) <= core.settings.answers_kept:
             results.set_enough(core.settings.answers_kept)
-            return
+            return 1
         oldest = core.attentive - core.settings.result_retention_ms * MS
         up_to: dict[bytes, int] = {}
         kept = forgotten = 0
@@ -189,7 +203,8 @@ class Sessions(Rule):
         # The newest are no burden: whoever was told a moment ago that a transaction failed may still ask how it ended.
         spared = core.settings.answers_kept // 2
         by_session: dict[bytes, list[TxId]] = {}
-        for tx in results.oldest(min(LOOKED_AT_ONCE, len(results) - spared)):
+        looked_at = results.oldest(min(LOOKED_AT_ONCE, len(results) - spared))
+        for tx in looked_at:
             by_session.setdefault(tx[:SESSION_BYTES], []).append(tx)
         for session, ids in by_session.items():
             heard = self._heard.get(session) or self._meet(session)  # of a copy or an earlier primary its time begins now
@@ -209,13 +224,14 @@ class Sessions(Rule):
                     self._acknowledge(session, heard, last)  # whoever asks again is refused
         results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
         if kept > core.settings.answers_kept:
-            self._again.setdefault(local.number, core.now + core.settings.result_retention_ms * MS)
+            self.alarm.by(self._again.setdefault(local.number, core.now + core.settings.result_retention_ms * MS))
         if up_to:
             record = r.Forget(local.number, local.epoch, list(up_to.items()))
             self.under_way[local.number] = None
             core.log_unapplied(record)
             done, stopped = partial(self._forgotten, record), partial(self._over, record)
             self.replication.ship(Operation(local, [record], counted=done, abandoned=stopped), local)
+        return 1 + len(looked_at) // ANSWERS_OF_WORK
 
     def _forgotten(self, record: r.Forget) -> None:
         """Every in-sync copy will forget it, so this one may."""

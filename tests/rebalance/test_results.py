@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rebalance.results import ABORTED, COMMITTED, TAKEN_IN, Results
-from wal.ids import tx_of
+from rebalance.results import ABORTED, COMMITTED, LISTED_FROM, TAKEN_IN, Results
+from wal.ids import TxId, end_of, tx_of
 
 SESSIONS = (b"a" * 10, b"b" * 10)
 IDS = st.tuples(st.sampled_from(SESSIONS), st.integers(0, 9)).map(lambda at: tx_of(*at))
@@ -67,3 +69,48 @@ def test_what_is_said_of_ids_is_what_is_known_of_them_at_that_moment() -> None:
     known = {aborted: ABORTED, told: COMMITTED, kept: COMMITTED}
     assert results.known_of([aborted, gone, told, never, kept]) == (known, [(told, b"an answer")])
     assert results.known_of([gone]) == ({}, [])
+
+
+class Walked(dict[TxId, int]):
+    """Outcomes, each of which is a step."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[TxId]:
+        for tx in super().__iter__():
+            self.steps += 1
+            yield tx
+
+
+def test_of_very_many_answers_those_of_some_sessions_are_forgotten_without_a_walk_over_all() -> None:
+    """And what is left is what a walk would leave, whatever was noted, undone or brought by another copy in between."""
+    sessions = [b"%010d" % number for number in range(100)]
+    results, model = Results(), dict[TxId, int]()
+    for number in range(1, LISTED_FROM // 50):
+        for session in sessions:
+            results.note_committed(tx_of(session, number))
+            model[tx_of(session, number)] = COMMITTED
+    walked = Walked(results.outcomes())
+    results._outcomes = walked
+
+    def forget(up_to: list[tuple[bytes, int]]) -> None:
+        results.forget_up_to(up_to)
+        for session, number in up_to:
+            for tx in [tx for tx in model if tx[:10] == session and tx < end_of(session, number)]:
+                del model[tx]
+
+    forget([(sessions[7], 100), (sessions[8], 10_000), (b"c" * 10, 5)])
+    assert walked.steps == 0
+    results.note(tx_of(sessions[8], 3), ABORTED)
+    results.merge([tx_of(sessions[7], 3), tx_of(b"d" * 10, 1)], [COMMITTED, ABORTED], b"")
+    results.forget(tx_of(sessions[9], 7))
+    model |= {tx_of(sessions[8], 3): ABORTED, tx_of(sessions[7], 3): COMMITTED, tx_of(b"d" * 10, 1): ABORTED}
+    del model[tx_of(sessions[9], 7)]
+    assert results.items() == list(model.items())
+    forget([(sessions[9], 9), (sessions[8], 4), (b"d" * 10, 0)])
+    assert walked.steps == 0
+    assert results.items() == list(model.items())
+    forget([(session, 350) for session in sessions[10:]])
+    assert len(results) < LISTED_FROM // 2
+    forget([(session, 399) for session in sessions[50:]])
+    assert results.items() == list(model.items())

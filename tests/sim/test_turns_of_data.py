@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.data.locks import LockTable
+from engine.data.scans import SCAN_CHUNK_ROWS_MAX, SCAN_ROWS_MAX
 from engine.node.node import Node
 from engine.protocol.requests import (
     KEYS_AT_ONCE,
@@ -31,16 +32,18 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
+from engine.state.store import SORTED_MAX
 from engine.transactions.deadlocks import CIRCLES_MAX
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, ClientSeen, Event
 from engine.turn.settings import Settings
+from rebalance.ports import WORK_MAX
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
-from tests.sim.test_turns import NODES, Calls
+from tests.sim.test_turns import NODES, Calls, Work
 from tests.sim.world import SECOND, World
-from wal.ids import Era, TxId, partition_of
+from wal.ids import NO_ERA, Era, TxId, partition_of
 
 
 def _tx(session: int, number: int = 1) -> TxId:
@@ -357,6 +360,28 @@ def test_what_is_prepared_is_held_by_a_new_primary_in_pieces_and_let_go_of_by_wh
 
 
 # Reads.
+
+
+@pytest.mark.parametrize("past", [False, True], ids=["now", "at a cut"])
+def test_of_one_partition_very_many_rows_are_read_in_pieces(past: bool) -> None:
+    keys = _one(35_000)
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0)) as world:
+        stand = Stand(world, ["n1"], keys)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            stand.ask(Put(1, _tx(1, 1 + at), "n", keys[at : at + KEYS_AT_ONCE], [b"v"] * len(keys[at : at + KEYS_AT_ONCE])))
+        stand.ask(TakeCut(2, b"%016d" % 1))
+        world.run_for(SECOND)
+        cut = next(reply.cut for reply in stand.replies if isinstance(reply, Cut))
+        stand.replies.clear()
+        work = Work()
+        world.watch([work])
+        place = partition_of(keys[0], 4)
+        stand.ask(Scan(3, "n", [place], b"", None, SCAN_ROWS_MAX, cut=cut if past else NO_ERA))
+        world.run_for(SECOND)
+        (rows,) = stand.replies
+        assert isinstance(rows, Rows)
+        assert rows.keys == sorted(keys)[:SCAN_ROWS_MAX]
+        assert work.most <= WORK_MAX + SORTED_MAX + SCAN_CHUNK_ROWS_MAX, "what a page puts in order, and reads"
 
 
 @pytest.mark.parametrize("how", ["now", "stale", "when they expire", "what has expired"])

@@ -259,3 +259,22 @@ def test_to_say_that_sessions_live_makes_nobody_remember_them() -> None:
     for number in range(100):
         alone.ask(KeepSessions(9, [(b"%010d" % (100 * number + at), 5) for at in range(100)]))
     assert not alone.node.sessions._heard
+
+
+def test_where_very_many_answers_grow_old_together_some_partitions_are_looked_at_in_each_turn() -> None:
+    alone = Alone(partitions=32)
+    node = alone.node
+    for number in range(32):
+        for at in range(3_000):
+            node.core.replica.partition(number).results.note_committed(tx_of(b"%010d" % number, 1 + at))
+        node.sessions.crowd(number)
+    alone.turn([])
+    most, forgotten = 0, dict[int, None]()
+    for _ in range(RETENTION_MS // 100 + 20):
+        log = node.turn(node.core.now + 100 * MS, []).log
+        said = [record.partition for record in log if isinstance(record, r.Forget)]
+        most = max(most, len(said))
+        forgotten |= dict.fromkeys(said)
+    assert len(forgotten) == 32
+    assert most < 20, "each is much of a turn"
+    assert all(len(node.core.replica.partition(number).results) == 2 for number in range(32)), "all but the newest"

@@ -71,6 +71,8 @@ ENTITLED = {
     "Origins._said": Of.SESSION,
     "Results._answers": Of.ANSWER,
     "Results._committed": Of.ANSWER,
+    "Results._listed": Of.ANSWER,
+    "Results._listed[]": Of.ANSWER,
     "Results._outcomes": Of.ANSWER,
     "Rows.keys": Of.ROW,
     "Rows.values": Of.ROW,
