@@ -25,6 +25,8 @@ class Detector:
     def __init__(self, core: Core) -> None:
         self.core = core
         self._heard: dict[NodeId, int] = {}
+        self._together: dict[NodeId, tuple[str, int]] = {}  # the lives that the map lists beside this one
+        self._expected: dict[NodeId, int] = {}  # since when each of them should be heard
         self._back: dict[NodeId, int] = {}  # when each was heard of again that had been suspected
         self._silent: dict[NodeId, list[NodeId]] = {}  # whom each node said that it does not hear
         self._copies_of: tuple[Topology | None, Mapping[NodeId, int]] = None, {}
@@ -58,23 +60,39 @@ class Detector:
             self._back[node] = now
             self.heard_again = True
 
-    def expect(self, node: NodeId) -> None:
-        """A node should be there from now on."""
-        self._heard.setdefault(node, self.core.now)
+    def expect(self) -> None:
+        """A map came. Only those whom it lists together speak to each other, so whoever was not, or was another life, is to
+        be heard from now on; when it was heard before that tells nothing."""
+        topology, core = self.core.topology, self.core
+        assert topology is not None
+        lives = {m.node: (m.allocation, m.incarnation) for m in topology.members}
+        for node in lives:
+            self._heard.setdefault(node, core.now)
+        together = lives if lives.get(core.node) == (core.allocation, core.incarnation) else {}
+        self._expected = {
+            n: self._expected[n] if self._together.get(n) == life else core.now for n, life in together.items()
+        }
+        self._together = together
 
     def lost(self, node: NodeId) -> None:
         """A connection broke: if the node stays silent, suspect it sooner."""
         settings = self.core.settings
         grace = (settings.suspicion_ms - settings.connection_lost_ms) * MS
-        if node in self._heard:
-            self._heard[node] = min(self._heard[node], self.core.now - grace)
+        for times in (self._heard, self._expected):
+            if node in times:
+                times[node] = min(times[node], self.core.now - grace)
 
     def suspected(self, node: NodeId) -> bool:
         """Whether a node has been silent for too long."""
         if node == self.core.node:
             return False
+        since = self._silent_since(node)
+        return since is None or self.core.now - since > self.core.settings.suspicion_ms * MS
+
+    def _silent_since(self, node: NodeId) -> int | None:
+        """When it was heard last, or should have begun to be."""
         heard = self._heard.get(node)
-        return heard is None or self.core.now - heard > self.core.settings.suspicion_ms * MS
+        return heard if heard is None else max(heard, self._expected.get(node, heard))
 
     def is_steady(self, node: NodeId) -> bool:
         """Whether a node was heard of without a silence for as long as it takes to be suspected."""
@@ -90,7 +108,10 @@ class Detector:
         topology, node = self.core.topology, self.core.node
         if topology is None:
             return False
-        return sum(not self.suspected(n) and not self._apart(n, node) for n in topology.voters) >= topology.majority
+        heard, since = {**self._heard, node: self.core.now}, self.core.now - self.core.settings.suspicion_ms * MS
+        return (
+            sum(heard.get(n, since - 1) >= since and not self._apart(n, node) for n in topology.voters) >= topology.majority
+        )
 
     def coordinator(self, *, after: NodeId = "") -> NodeId | None:
         """The oldest member that is not suspected and could make a map, in this node's opinion; the slow ones last, and
@@ -167,7 +188,8 @@ class Detector:
         if topology is None:
             return None
         expected = dict.fromkeys([*self.core.peers(), *topology.voters])
-        due = [at + limit + 1 for n, at in self._heard.items() if n in expected and at + limit >= self.core.now]
+        times = [at for n in expected if (at := self._silent_since(n)) is not None]
+        due = [at + limit + 1 for at in times if at + limit >= self.core.now]
         return min(due, default=None)
 
     def switch(self) -> None:

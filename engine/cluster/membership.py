@@ -178,6 +178,7 @@ class Membership(Rule):
         if self.joining.asks_in() or going(topology) or self.anew.wanted:
             self._next_heartbeat = core.now  # to ask with the map that came, or to say that a copy is wrong by it, too
         self._expect(topology.members)
+        self.detector.expect()
         core.beat(core.peers(), self._heartbeat())
 
     def _expect(self, members: Iterable[Member]) -> None:
@@ -188,13 +189,13 @@ class Membership(Rule):
         for member in members:
             if member.node != core.node:
                 core.task(Connect(member.node, member.address))
-                self.detector.expect(member.node)
 
     def step(self, _: NewMap) -> None:
         """A light step: nobody is gone, some copies more may count, and somebody may have joined."""
         core = self.core
         if joined := self.claims.step():
             self._expect(joined)
+        self.detector.expect()
         self._reason_since, self._stepped_at = None, core.now
         somebody_goes = core.topology is not None and bool(going(core.topology))
         if self.steps.complete or somebody_goes:

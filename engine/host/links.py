@@ -16,6 +16,7 @@ from engine.host.sockets import give_up_soon, keep_alive
 from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.roles import BEAT, BULK, PEER, Role
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
 from engine.turn.core import NotSent
 from engine.turn.events import Event, NameTaken, PeerSeen
@@ -23,19 +24,13 @@ from engine.turn.settings import Settings
 from wal.ids import NodeId
 
 PEER_BACKLOG_BYTES_MAX = 128 << 20
-PEER = "peer"
-BEAT = "beat"  # a peer of which heartbeats come this way
-BULK = "bulk"  # and what is large, and no write
-BESIDE = (BEAT, BULK)
-PEERS = (PEER, *BESIDE)
+UNHEARD_MS_MIN, UNHEARD_SUSPICIONS = 5_000, 3
 OF_MEMBERS = (*get_args(ToMembership), *get_args(ToExchange), *get_args(ToSteps))
 """What nodes say of who is here and of the next map."""
 MAY_BE_LARGE = (Replicate, PrepareParts)
 """Beside what goes as `BULK` in any case."""
 LARGE_BYTES = 64 << 10
 """What stands behind a frame of so many is late on a slow link, if it waits for that."""
-Role = str
-"""What a connection to a peer is for: one of `PEERS`."""
 
 
 def way_of(message: Message, *, behind: bool) -> Role:
@@ -58,10 +53,19 @@ def apart(messages: Sequence[Message]) -> list[list[Message]]:
     return [*([small] if small else []), *([message] for message in messages if type(message) in MAY_BE_LARGE)]
 
 
-def seen_of(hello: Hello) -> PeerSeen:
-    """Who has greeted."""
+def unheard_ms(settings: Settings) -> int:
+    """What no kernel has acknowledged for so long was said in vain.
+
+    No rule finds out that one connection of three is dead while the others live: who is heard over those is no suspect, and
+    waits for what never comes.
+    """
+    return max(UNHEARD_MS_MIN, UNHEARD_SUSPICIONS * settings.suspicion_ms)
+
+
+def seen_of(hello: Hello, role: Role) -> PeerSeen:
+    """Who has greeted, and over which connection."""
     life = hello.node, hello.allocation, hello.incarnation
-    return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits)
+    return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits, (role,))
 
 
 def _life(hello: Hello) -> tuple[NodeId, str, int]:
@@ -106,7 +110,7 @@ class Outgoing(asyncio.Protocol):
         self.socket = transport
         transport.set_write_buffer_limits(high=PEER_BACKLOG_BYTES_MAX)
         keep_alive(transport)
-        give_up_soon(transport)
+        give_up_soon(transport, unheard_ms(self.link.owner.settings))
         transport.write(frame(self.link.owner.hello(self.link.role)))
 
     def data_received(self, data: bytes) -> None:
@@ -209,7 +213,7 @@ class Link:
         else:
             self.owner.beside_by_node[self.role, hello.node] = self
         if self.role != BEAT:
-            self.owner.inbox(seen_of(hello), 0)  # what was on its way over another connection is not any more
+            self.owner.inbox(seen_of(hello, self.role), 0)  # what was on its way over another connection is not any more
 
     def refused(self, reason: str) -> None:
         """Tell the operator, once per reason."""

@@ -20,11 +20,11 @@ from msgspec import Meta, Struct, structs
 from engine.errors import Error, UsageError
 from engine.host.data_directory import DataDirectory, MakeDisk, as_engine_error, held, open_data_directory
 from engine.host.driver import Driver
-from engine.host.links import BEAT
 from engine.host.pulse import Pulse
 from engine.host.transport import Transport
 from engine.node.node import Node
 from engine.protocol.addresses import given_address, split_address
+from engine.protocol.roles import BEAT
 from engine.protocol.wire import Hello
 from engine.state.identity import Identity
 from engine.turn.events import Event, PeerSeen

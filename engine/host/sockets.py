@@ -85,10 +85,6 @@ def _known(limit: int) -> int:
     return limit if limit != resource.RLIM_INFINITY else 1 << 30
 
 
-UNHEARD_MS = 20_000
-"""What no kernel has acknowledged for so long was said in vain."""
-
-
 def keep_alive(transport: asyncio.Transport) -> None:
     """Let the kernel find out when the other machine is gone without a word, where nothing is said that would."""
     found = transport.get_extra_info("socket")
@@ -98,14 +94,14 @@ def keep_alive(transport: asyncio.Transport) -> None:
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def give_up_soon(transport: asyncio.Transport) -> None:
+def give_up_soon(transport: asyncio.Transport, after_ms: int) -> None:
     """The same where something is said: what no kernel has acknowledged for a while is said over another connection.
 
     By itself a kernel tries for a quarter of an hour, with pauses of two minutes, and a node that is heard over none of the
     connections to it but this one would be away for as long, although the network is whole again.
     """
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, after_ms)
 
 
 def address_of(transport: asyncio.Transport) -> Address:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from engine.errors import ProtocolError
-from engine.host.links import BESIDE, BULK, LARGE_BYTES, MAY_BE_LARGE, PEER, PEERS, Link, Role, apart, seen_of, way_of
+from engine.host.links import LARGE_BYTES, MAY_BE_LARGE, Link, apart, seen_of, way_of
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
 from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
 from engine.protocol.requests import Code, Failed, Reply
+from engine.protocol.roles import BESIDE, BULK, PEER, PEERS, Role
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
     MAGIC,
@@ -96,7 +97,7 @@ class _Incoming(asyncio.Protocol):
             self.reader.limit = PEER_FRAME_BYTES_MAX
             self.peer = hello
             if hello.role == PEER:
-                owner.inbox(seen_of(hello), 0)
+                owner.inbox(seen_of(hello, PEER), 0)
                 if (link := owner.links.get(hello.address)) is not None:
                     link.hurry()
         else:

@@ -43,6 +43,7 @@ from engine.protocol.requests import (
     TakeCut,
     Unlock,
 )
+from engine.protocol.roles import BULK, PEER
 from engine.state.replica import Replica
 from engine.state.store import CheckpointImage
 from engine.turn.core import HURRIES_AT, WAITED_WORK
@@ -239,10 +240,12 @@ class Node(Machines):
                 self.writes.origins.on_client_seen(event)
                 if not event.address:
                     self.coordinator.staging.on_client_gone(event.session)
-            case PeerSeen():
-                self.membership.on_peer_seen(event)
-                self.replication.on_peer_seen(event.node)
-                self.supply.on_peer_seen(event.node)
+            case PeerSeen(node=node, over=over):
+                if PEER in over:  # by which writes go, and their answers come; a node is there when this one is
+                    self.membership.on_peer_seen(event)
+                    self.replication.on_peer_seen(node)
+                if BULK in over:
+                    self.supply.on_peer_seen(node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

@@ -41,7 +41,7 @@ class _Wall:
         self.behind = frozenset(behind)
         self._transport = server.transport
         self._taken, self._said, self._found = server.transport.inbox, server.transport.send, server.transport.address_of
-        self._seen: dict[str, PeerSeen] = {}
+        self._seen: dict[tuple[str, tuple[str, ...]], PeerSeen] = {}
         server.transport.inbox = self.take  # of this one node: nothing else in the process has another
         server.transport.send = self.say  # type: ignore[method-assign]
         server.pulse.address_of = self.address_of
@@ -51,7 +51,7 @@ class _Wall:
         if isinstance(event, Received) and event.sender in self.behind:
             return
         if isinstance(event, PeerSeen) and event.node in self.behind:
-            self._seen[event.node] = event
+            self._seen[event.node, event.over] = event
             return
         self._taken(event, weight)
 

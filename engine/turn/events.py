@@ -12,6 +12,7 @@ import msgspec
 from engine.messages import Message
 from engine.protocol.habits import Habits
 from engine.protocol.requests import Request
+from engine.protocol.roles import PEERS, Role
 from engine.state.store import CheckpointImage
 from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from wal.ids import NodeId
@@ -33,7 +34,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerSeen(msgspec.Struct, frozen=True, gc=False):
-    """A connection to a peer was made; `address` is where it listens."""
+    """A connection to a peer, or from it, was made: `over` says which, or that all were; `address` is where it listens."""
 
     node: NodeId
     allocation: str
@@ -42,6 +43,7 @@ class PeerSeen(msgspec.Struct, frozen=True, gc=False):
     domain: str
     cluster: str
     habits: Habits = Habits()
+    over: tuple[Role, ...] = PEERS
 
 
 class NameTaken(msgspec.Struct, frozen=True, gc=False):

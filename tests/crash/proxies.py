@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Self
 
 from engine.errors import ProtocolError
-from engine.host.links import PEERS
+from engine.protocol.roles import PEERS
 from engine.protocol.wire import HELLO_BYTES_MAX, decode_hello
 
 Pair = tuple[str, str]

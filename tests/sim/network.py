@@ -1,10 +1,10 @@
 """The ways between nodes: they lose, double, delay and reorder, break in one direction, clog, are narrow, and hold what a
 story wants held.
 
-A node speaks to another over connections that it made to it, which are one here: what goes by which of them counts where
-there is a rate. A connection belongs to two processes: what was sent to a process that has died is never delivered to the
-next one, which is what TCP gives us, and all that the engine may rely on. What a dead process sent may still arrive.
-Everything else is weather.
+A node speaks to another over connections that it made to it, and each of them may break, stand still or be narrow. What
+goes by which counts only where there is a rate, or they are `apart`: else it all keeps one order. A connection belongs to
+two processes: what was sent to a process that has died is never delivered to the next one, which is what TCP gives us, and
+all that the engine may rely on. What a dead process sent may still arrive. Everything else is weather.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.host.links import BEAT, BULK, LARGE_BYTES, PEER, PEERS, Role, way_of
+from engine.host.links import LARGE_BYTES, way_of
 from engine.messages import Message, PrepareParts
 from engine.protocol.addresses import REDIAL_SECONDS
+from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
 from engine.turn.settings import habits_of
@@ -38,6 +39,9 @@ SOON_NS = 500 * MS
 Side = str
 """A node or a client, by name."""
 Pair = tuple[Side, Side]
+Way = tuple[Side, Side, Role]
+MAY_BE_NARROW = (PEER, BULK)
+"""What members say is never large, and passes."""
 
 
 @dataclass
@@ -60,19 +64,21 @@ class Weather:
 
 
 class Link:
-    """The connection that `src` made, or wants to make, to speak to `dst`."""
+    """The connections that `src` made, or wants to make, to speak to `dst`."""
 
-    __slots__ = ("attempts", "boots", "dialing", "dst", "last", "src", "taken", "waiting")
+    __slots__ = ("attempts", "boots", "dead", "dialing", "dst", "last", "off", "src", "taken", "waiting")
 
     def __init__(self, src: Machine, dst: Machine) -> None:
         self.src = src
         self.dst = dst
-        self.boots: tuple[int, int] | None = None  # the two processes that it connects
+        self.boots: tuple[int, int] | None = None  # the two processes that they connect
+        self.off: dict[Role, int] = {}  # those that broke while others did not: how often it was tried to make them anew
+        self.dead: dict[Role, None] = {}  # those over which nothing comes any more, and nobody has noticed
         self.dialing = False
         self.attempts = 0
         self.taken = dict.fromkeys(PEERS, 0)  # until when what was sent takes each connection, if the way is narrow
         self.waiting: dict[Role, deque[_Waiting]] = {}  # and what that is, the next one first
-        self.last = 0  # when the last message arrives, for weather that keeps the order
+        self.last = dict.fromkeys(PEERS, 0)  # when the last message of each arrives, for weather that keeps the order
 
 
 class _Waiting:
@@ -120,6 +126,9 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.weather = Weather()
+        self.apart = (
+            False  # the connections of a pair keep no order among each other, and what befalls one spares the others
+        )
         self.links: dict[Pair, Link] = {}
         self.rules: list[Rule] = []
         self.held: list[Held] = []
@@ -131,8 +140,8 @@ class Network:
         self.said_at = 0  # when something other than chatter was last delivered
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
-        self._clogged: dict[Pair, int] = {}
-        self._rates: dict[Pair, int] = {}
+        self._clogged: dict[Way, int] = {}
+        self._rates: dict[Way, int] = {}
         self._lives: dict[tuple[Side, int], tuple[str, int]] = {}  # a process -> its disk and its incarnation
         self._draw = world.draws.of("network")
 
@@ -144,8 +153,10 @@ class Network:
 
     def flows(self, src: Side, dst: Side) -> bool:
         """Whether what is sent now gets there, and soon."""
-        now = self.world.now
-        return self.passes(src, dst) and self._clogged.get((src, dst), 0) <= now and self.waits(src, dst) <= SOON_NS
+        now, link = self.world.now, self.links.get((src, dst))
+        if not self.passes(src, dst) or (link is not None and (link.off or link.dead)):
+            return False
+        return max(self._clogged.get((src, dst, way), 0) for way in PEERS) <= now and self.waits(src, dst) <= SOON_NS
 
     def cut(self, name: str, pairs: Iterable[Pair]) -> None:
         """From now on nothing passes in these directions, until the cut of this name is healed."""
@@ -155,7 +166,10 @@ class Network:
             self._blocked[pair] = self._blocked.get(pair, 0) + 1
 
     def heal(self, name: str | None = None) -> None:
-        """End one cut, or all of them."""
+        """End one cut, or all of them; then what is not heard over a connection any more is noticed, too."""
+        for link in self.links.values() if name is None else ():
+            for way in list(link.dead):
+                self._notice(link, way)
         for healed in [name] if name is not None else list(self._cuts):
             for pair in self._cuts.pop(healed, {}):
                 left = self._blocked[pair] - 1
@@ -169,30 +183,30 @@ class Network:
         """Nothing is cut off from anything."""
         return not self._blocked
 
-    def clog(self, pairs: Iterable[Pair], until: int) -> None:
+    def clog(self, pairs: Iterable[Pair], until: int, ways: Sequence[Role] = PEERS) -> None:
         """What is sent in these directions arrives at `until` and not before."""
-        for pair in pairs:
-            self._clogged[pair] = until
+        self._clogged |= {(*pair, way): until for pair in pairs for way in ways}
 
-    def narrow(self, pairs: Iterable[Pair], rate: int) -> None:
+    def narrow(self, pairs: Iterable[Pair], rate: int, ways: Sequence[Role] = MAY_BE_NARROW) -> None:
         """So many bytes a second pass in these directions, over each connection one message after the other. Two on which
-        something waits have half of it each; what members say is never large, and passes."""
-        self._rates |= dict.fromkeys(pairs, rate)
+        something waits have half of it each."""
+        self._rates |= {(*pair, way): rate for pair in pairs for way in ways}
 
     def widen(self, pairs: Iterable[Pair] | None = None) -> None:
         """In these directions, or all, anything passes from now on, and what waits comes."""
-        for pair in list(self._rates) if pairs is None else pairs:
-            self._rates.pop(pair, None)
+        for pair in dict.fromkeys((src, dst) for src, dst, _ in self._rates) if pairs is None else pairs:
+            for way in PEERS:
+                self._rates.pop((*pair, way), None)
             if (link := self.links.get(pair)) is not None:
                 for waiting in self._take(link):
                     self.world.after(self._delay(), self._deliver, link, waiting.boots, waiting.data)
 
-    def _take(self, link: Link) -> list[_Waiting]:
+    def _take(self, link: Link, ways: Sequence[Role] = PEERS) -> list[_Waiting]:
         """What waits on a narrow way does not any more."""
-        found = [each for some in link.waiting.values() for each in some if not each.over]
+        found = [each for way in list(link.waiting) if way in ways for each in link.waiting.pop(way) if not each.over]
         for each in found:
             each.over = True
-        link.waiting, link.taken = {}, dict.fromkeys(PEERS, 0)
+        link.taken |= dict.fromkeys(ways, 0)
         return found
 
     def waits(self, src: Side, dst: Side) -> int:
@@ -207,11 +221,53 @@ class Network:
             some.popleft()
         return sum(len(each.data) for each in some)
 
-    def reset(self, pair: Pair) -> None:
-        """A connection breaks, and the one who made it notices."""
+    def reset(self, pair: Pair, ways: Sequence[Role] = PEERS, *, after: int = 0) -> None:
+        """All connections from one to another break, or some, and the one who made them notices; `after` a while, in which
+        nothing comes over them."""
         link = self.links.get(pair)
-        if link is not None and link.boots is not None:
+        if link is None or link.boots is None:
+            return
+        if len(ways) == len(PEERS) and not after:
             self._broken(link, link.boots)
+            return
+        for way in ways:
+            if way in link.off or way in link.dead:
+                continue
+            link.dead[way] = None
+            if after:
+                self.world.after(after, self._notice, link, way)
+            else:
+                self._notice(link, way)
+
+    def _notice(self, link: Link, way: Role) -> None:
+        """A connection is found to be broken: it is made anew, and what is not for it goes on over the others."""
+        if way not in link.dead:
+            return
+        del link.dead[way]
+        if link.boots is None or not link.src.up or link.src.boot != link.boots[0]:
+            return
+        link.off[way] = 0
+        self._lose_waiting(link, (way,))
+        if way == PEER:
+            link.src.receive(PeerLost(link.dst.name))
+        self._dial_anew(link, way)
+
+    def _dial_anew(self, link: Link, way: Role) -> None:
+        pause = REDIAL_NS[min(link.off[way], len(REDIAL_NS) - 1)]
+        link.off[way] += 1
+        self.world.after(pause + 2 * self._delay(), self._dialed_anew, link, link.boots, way)
+
+    def _dialed_anew(self, link: Link, boots: tuple[int, int], way: Role) -> None:
+        if way not in link.off or link.boots != boots or not link.src.up:
+            return
+        if not self._answers(link):
+            self._dial_anew(link, way)
+            return
+        del link.off[way]
+        if way != BEAT:  # of which nobody is told
+            link.src.receive(_seen(link.dst, (way,)))
+        if way == PEER:
+            link.dst.receive(_seen(link.src, (way,)))
 
     # Connections.
 
@@ -240,9 +296,9 @@ class Network:
             elif link.dst is machine and link.boots is not None and reset and self.passes(machine.name, link.src.name):
                 self.world.after(self._delay(), self._broken, link, link.boots)
 
-    def _lose_waiting(self, link: Link) -> None:
+    def _lose_waiting(self, link: Link, ways: Sequence[Role] = PEERS) -> None:
         """What waits for a connection goes with it."""
-        for waiting in self._take(link) if link.waiting else ():
+        for waiting in self._take(link, ways) if link.waiting else ():
             self._lose(link.src.name, link.dst.name, waiting.data)
 
     def _link(self, src: Machine, dst: Machine) -> Link:
@@ -262,9 +318,7 @@ class Network:
         src, dst = link.src, link.dst
         if not src.up or link.boots is not None or dst.gone:
             return
-        reachable = dst.up and not dst.paused and self.passes(src.name, dst.name) and self.passes(dst.name, src.name)
-        refused = self.weather.refuse and self._draw.random() < self.weather.refuse
-        if not reachable or refused:
+        if not self._answers(link):
             if dst.up and dst.paused and self.passes(src.name, dst.name):
                 dst.receive(_seen(src))  # it will read the greeting of whoever has hung up by then
             pause = REDIAL_NS[min(link.attempts, len(REDIAL_NS) - 1)]
@@ -272,9 +326,16 @@ class Network:
             self._dial(link, pause)
             return
         link.attempts = 0
-        link.boots = (src.boot, dst.boot)
+        link.boots, link.off, link.dead = (src.boot, dst.boot), {}, {}
         src.receive(_seen(dst))
-        dst.receive(_seen(src))
+        dst.receive(_seen(src, (PEER,)))
+
+    def _answers(self, link: Link) -> bool:
+        """Whether who dials is greeted."""
+        src, dst = link.src, link.dst
+        reachable = dst.up and not dst.paused and self.passes(src.name, dst.name) and self.passes(dst.name, src.name)
+        refused = self.weather.refuse and self._draw.random() < self.weather.refuse
+        return reachable and not refused
 
     def _broken(self, link: Link, boots: tuple[int, int]) -> None:
         if link.boots != boots:
@@ -302,7 +363,12 @@ class Network:
             ):
                 self._lose(src.name, target, data)
                 continue
-            way = self.way_of(message, data, link) if self._rates else PEER
+            way = self.way_of(message, data, link) if self._rates or self.apart else PEER
+            if way in link.off:
+                way = PEER  # by which all goes that has no connection of its own
+                if way in link.off:
+                    self._lose(src.name, target, data)
+                    continue
             if not self.rules or not self.catches(
                 src.name, target, message, data, partial(self._post, link, link.boots, data, way)
             ):
@@ -316,7 +382,7 @@ class Network:
 
     def _post(self, link: Link, boots: tuple[int, int], data: bytes, way: Role) -> None:
         weather, draw, now = self.weather, self._draw, self.world.now
-        if weather.loss and draw.random() < weather.loss:
+        if (weather.loss and draw.random() < weather.loss) or way in link.dead:
             self._lose(link.src.name, link.dst.name, data)
             return
         copies = 1
@@ -328,9 +394,9 @@ class Network:
             if weather.spike and draw.random() < weather.spike:
                 at += draw.randrange(weather.spike_delay)
             if self._clogged:
-                at = max(at, self._clogged.get((link.src.name, link.dst.name), 0))
-            rate = self._rates.get((link.src.name, link.dst.name)) if self._rates else None
-            if rate is not None and way is not BEAT:
+                at = max(at, self._clogged.get((link.src.name, link.dst.name, way), 0))
+            rate = self._rates.get((link.src.name, link.dst.name, way)) if self._rates else None
+            if rate is not None:
                 if self._backlog(link, way) >= link.src.backlog_max:
                     self.dropped += 1
                     self._lose(link.src.name, link.dst.name, data)
@@ -341,9 +407,10 @@ class Network:
                 self.world.at(at, self._arrives, link, waiting)
                 continue
             if not weather.reorder:
-                if at < link.last:
-                    at = link.last
-                link.last = at
+                order = way if self.apart else PEER
+                if at < link.last[order]:
+                    at = link.last[order]
+                link.last[order] = at
             self.world.at(at, self._deliver, link, boots, data)
 
     def _arrives(self, link: Link, waiting: _Waiting) -> None:
@@ -412,7 +479,7 @@ class Network:
             self._lose(h.src, h.dst, h.about)
 
 
-def _seen(machine: Machine) -> PeerSeen:
+def _seen(machine: Machine, over: tuple[Role, ...] = PEERS) -> PeerSeen:
     assert machine.node is not None, "only a running node is seen"
     core = machine.node.core
     return PeerSeen(
@@ -423,4 +490,5 @@ def _seen(machine: Machine) -> PeerSeen:
         core.settings.domain,
         core.topology.cluster if core.topology is not None else "",
         habits_of(core.settings),
+        over,
     )

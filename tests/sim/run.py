@@ -85,6 +85,9 @@ PIECES_SHARE, LITTLE_STAGED = 0.35, 64
 LARGE_MAP_SHARE = 0.3
 """The share of the seeds of few partitions in which maps are treated as those of very many are: read in pieces before they
 are taken, and told and logged as what they change, if that is little."""
+APART_SHARE = 0.3
+"""The share of the seeds in which the connections of a pair keep no order among each other, and one of them may break,
+stand still or be narrow by itself."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
@@ -257,6 +260,7 @@ def _run_seed(
         swarm[NARROW] = RATES[NARROW]
     if shape.small:  # what is large takes seconds
         settings = msgspec.structs.replace(settings, link_bytes_per_s=links.choice([16 << 10, 64 << 10, 1 << 20]))
+    apart = draws.of("connections").random() < APART_SHARE
     if draws.of("full disks").random() < FULL_SHARE:
         swarm[FULL] = RATES[FULL]
     if draws.of("copies ordered anew").random() < REFETCH_SHARE and ROT not in swarm:
@@ -281,6 +285,7 @@ def _run_seed(
         with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost](), traced=traced) as world:
             try:
                 world.behind = behind
+                world.network.apart = apart
                 _live(
                     world,
                     count,

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from engine.host.links import unheard_ms
 from engine.messages import KINDS
-from tests.sim.network import MS, Pair, Rule
+from engine.protocol.roles import PEERS, Role
+from tests.sim.network import MAY_BE_NARROW, MS, Pair, Rule
 
 if TYPE_CHECKING:
     from tests.sim.machine import Machine
     from tests.sim.world import World
+
+
+ONE_SHARE = 0.7
+"""Of what befalls connections, the share that befalls one of a pair, where they are apart."""
 
 
 def lasting(draw: Random) -> int:
@@ -25,6 +32,10 @@ class Ways:
         self.world = world
         self._draw = draw
         self._cuts = 0
+
+    def _some(self, ways: Sequence[Role]) -> Sequence[Role]:
+        """All these connections of a pair, or one of them, where each may have a fate of its own."""
+        return (self._draw.choice(ways),) if self.world.network.apart and self._draw.random() < ONE_SHARE else ways
 
     def _cut(self, pairs: list[Pair]) -> bool:
         self._cuts += 1
@@ -67,8 +78,9 @@ class Ways:
 
     def clog(self, machine: Machine) -> bool:
         """What one node says arrives late, and all at once."""
-        until = self.world.now + lasting(self._draw)
-        self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until)
+        until, ways = self.world.now + lasting(self._draw), self._some(PEERS)
+        self._say_which(ways)
+        self.world.network.clog([(machine.name, m) for m in self.world.machines if m != machine.name], until, ways)
         return True
 
     def narrow(self, machine: Machine) -> bool:
@@ -90,12 +102,24 @@ class Ways:
         network, rate = self.world.network, self.world.settings.link_bytes_per_s
         rate = max(1 << 10, int(rate * draw.choice([0.5, 1, 1, 2, 8])))
         self.world.say(f"{', '.join(f'{a}>{b}' for a, b in pairs)}: {rate} bytes a second")
-        network.narrow(pairs, rate)
+        ways = self._some(MAY_BE_NARROW)
+        self._say_which(ways)
+        network.narrow(pairs, rate, ways)
         self.world.after(draw.choice([1_000, 3_000, 6_000, 15_000]) * MS, network.widen, pairs)
         return True
 
     def reset(self, machine: Machine) -> bool:
-        """A connection breaks, and the one who made it notices."""
+        """The connections from one to another break, and the one who made them notices; where one breaks by itself, perhaps
+        only when its kernel does."""
         other = self._draw.choice(list(self.world.machines))
-        self.world.network.reset((machine.name, other))
+        ways = self._some(PEERS)
+        most = unheard_ms(self.world.settings)
+        unheard = self._draw.choice([0, 0, min(1_000, most), most]) * MS if len(ways) == 1 else 0
+        if len(ways) == 1:
+            self.world.say(f"{machine.name}>{other}: the connection for {ways[0]} breaks, noticed after {unheard // MS} ms")
+        self.world.network.reset((machine.name, other), ways, after=unheard)
         return True
+
+    def _say_which(self, ways: Sequence[Role]) -> None:
+        if len(ways) == 1:
+            self.world.say(f"over the connection for {ways[0]} alone")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import msgspec
 import pytest
 
 from engine.host import links as links_module
-from engine.host.links import BEAT, BULK, PEER, PEERS
 from engine.messages import Credit, Heartbeat, Replicate, Replicated, Supply
+from engine.protocol.roles import BEAT, BULK, PEER, PEERS
 from engine.turn.events import Event, PeerSeen, Received
 from tests.engine.host.test_pulse import SAID, transport_of, until
 from tests.support.hosts import Host
@@ -199,6 +200,30 @@ def test_what_a_peer_is_not_sent_is_told_and_counted(monkeypatch: pytest.MonkeyP
         await until(lambda: Replicate in [type(event.message) for event in heard if isinstance(event, Received)])
         first.send([(("n2",), large)])
         assert lost.frames == 2
+        await first.close()
+        await second.close()
+
+    asyncio.run(story())
+
+
+def test_whoever_is_met_is_met_over_a_connection_and_a_dead_one_is_given_up_soon() -> None:
+    async def story() -> None:
+        heard, told = list[Event](), list[Event]()
+        first, second = transport_of("n1", told), transport_of("n2", heard)
+        address = await second.listen("127.0.0.1:0")
+        first.connect(address)
+        await until(lambda: all(link.connection is not None for link in first.links_to(address)) and bool(heard))
+        assert sorted(event.over for event in told if isinstance(event, PeerSeen)) == [(BULK,), (PEER,)]
+        assert [event.over for event in heard if isinstance(event, PeerSeen)] == [(PEER,)], "there it is one that came"
+        for link in first.links_to(address):
+            assert link.connection is not None
+            assert link.connection.socket is not None
+            made = link.connection.socket.get_extra_info("socket")
+            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
+        told.clear()
+        first.beside[BULK, address].abort()
+        await until(lambda: bool(told))
+        assert [event.over for event in told if isinstance(event, PeerSeen)] == [(BULK,)]
         await first.close()
         await second.close()
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from engine.host.links import BEAT
 from engine.host.pulse import Pulse
 from engine.host.transport import Transport
 from engine.messages import Heartbeat, Life
+from engine.protocol.roles import BEAT
 from engine.turn.events import Event, PeerSeen, Received
 from engine.turn.settings import Settings
 from tests.support.patience import PATIENCE_SECONDS

@@ -18,10 +18,11 @@ import pytest
 from engine.errors import ProtocolError
 from engine.host import links as links_module
 from engine.host import transport as transport_module
-from engine.host.links import PEERS, Link
+from engine.host.links import Link
 from engine.host.transport import Transport
 from engine.messages import Leave, Message, Replicated, Supply
 from engine.protocol.requests import Done, Failed, GetStatus, Put, Reply
+from engine.protocol.roles import PEERS
 from engine.protocol.wire import MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 from engine.turn.events import Asked, ClientSeen, Event, PeerSeen, Received
 from engine.turn.settings import Settings

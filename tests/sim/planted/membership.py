@@ -9,9 +9,9 @@ import msgspec
 
 from engine.cluster import rescue
 from engine.data import batches
-from engine.host.links import PEER
 from engine.messages import CopyReport, ResetLost
 from engine.node import machines
+from engine.protocol.roles import PEER
 from rebalance import aside, plan, steps
 from rebalance.salvage import best_copy
 from rebalance.table import Taken, Topology

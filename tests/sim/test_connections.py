@@ -1,0 +1,93 @@
+"""Nodes have three connections for each other: what befalls one of them, and the other two not."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.data.sizes import size_of
+from engine.host.links import unheard_ms
+from engine.messages import Message, Replicate
+from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
+from tests.sim.network import MS, Pair, Rule
+from tests.sim.observer import Observer
+from tests.sim.planted.stage import PARTITIONS, SETTINGS, Stage, key, told
+from wal.ids import NodeId
+
+LARGE_BYTES = 1 << 20
+UNHEARD_MS = unheard_ms(SETTINGS)
+
+
+class _Large(Observer):
+    """How many large batches came to a node."""
+
+    def __init__(self, name: NodeId) -> None:
+        self.count = 0
+        self._name = name
+
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """Count."""
+        self.count += dst == self._name and _is_large(message)
+
+
+def _is_large(said: object) -> bool:
+    return isinstance(said, Replicate) and size_of(said.records) > LARGE_BYTES
+
+
+def _written_to() -> Stage:
+    stage = Stage(None)
+    stage.world.network.apart = True
+    for partition in range(PARTITIONS):
+        stage.put(key(partition), b"first")
+    return stage
+
+
+@pytest.mark.parametrize("pair", [("n1", "n2"), ("n2", "n1")], ids=">".join)
+def test_a_member_that_is_heard_and_to_which_no_write_comes_is_not_waited_for(pair: Pair) -> None:
+    """Nor one from which no answer comes: who waits says so, and one of the two is set aside."""
+    with _written_to() as stage:
+        stage.world.network.reset(pair, (PEER,), after=UNHEARD_MS * MS)
+        puts = [stage.begin_put(key(partition), b"second") for partition in range(PARTITIONS)]
+        stage.wait(3_000)
+        stage.must(all(task.done and told(task) for task in puts), "nobody waits for what does not get through")
+        stage.curtain()
+
+
+@pytest.mark.parametrize(
+    ("way", "pair", "dies"),
+    [
+        (BEAT, ("n1", "n2"), "n3"),  # what an exchange asks does not come
+        (BEAT, ("n2", "n1"), "n3"),  # nor what it is told
+        (PEER, ("n2", "n3"), "n1"),  # what a new primary asks the copies
+        (BULK, ("n3", "n2"), "n1"),  # and what they tell it
+    ],
+)
+def test_a_dead_connection_is_found_before_long_where_nobody_can_be_spared(way: Role, pair: Pair, dies: NodeId) -> None:
+    """By the kernel of whoever speaks, and by nothing else: over the others they hear each other."""
+    with _written_to() as stage:
+        stage.world.network.reset(pair, (way,), after=UNHEARD_MS * MS)
+        stage.power_cut(dies)
+        puts = [stage.begin_put(key(partition), b"second") for partition in range(PARTITIONS)]
+        stage.wait(UNHEARD_MS - 100)
+        stage.must(not all(task.done for task in puts), "some partition waits for that connection")
+        stage.wait(2_500)
+        stage.must(all(task.done and told(task) for task in puts), "all are served when it is made anew")
+        stage.start(dies)
+        stage.curtain()
+
+
+@pytest.mark.parametrize("way", PEERS)
+def test_only_the_connection_for_writes_has_writes_said_again_when_it_is_made_anew(way: Role) -> None:
+    with _written_to() as stage:
+        stage.wait(5_000)  # nothing small is said beside it, and answered before it
+        primary = next(p for p in range(PARTITIONS) if stage.primary(p, "n1"))
+        lost, came = Rule("lost", lambda _, to, said: to == "n2" and _is_large(said), drop=True), _Large("n2")
+        stage.world.network.rules.append(lost)
+        stage.world.watch([came])
+        put = stage.begin_put(key(primary), bytes(4 * LARGE_BYTES))
+        stage.until(lambda: lost.caught > 0, "it is said once")
+        stage.end(lost)
+        stage.world.network.reset(("n1", "n2"), (way,))
+        stage.wait(1_500)
+        stage.must(came.count == (way == PEER), f"{came.count} batches: it may be on its way for four seconds")
+        stage.until(lambda: put.done, "then it is said again in any case")
+        stage.curtain()
