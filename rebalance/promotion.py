@@ -27,8 +27,19 @@ from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Node, Operation, Shippi
 from rebalance.rule import NEVER, NewMap, Rule
 from rebalance.supplying import work_of_prepared
 from rebalance.table import Placement
-from rebalance.tails import PART_WORK, Told, answer_to, can_be, emptied, lags, newest_first, work_to_tell
+from rebalance.tails import (
+    PART_WORK,
+    Told,
+    answer_to,
+    can_be,
+    emptied,
+    lags,
+    newest_first,
+    size_of_tail,
+    work_to_tell,
+)
 from rebalance.telling import tail_of
+from rebalance.travelling import Answers
 from rebalance.undone import what_stands
 from wal import records as r
 from wal.counters import CounterError
@@ -61,6 +72,7 @@ class Promotion(Rule):
         self._unasked: deque[int] = deque()  # of those that wait, or are foreseen
         self._foreseen: dict[int, tuple[NodeId, ...]] = {}  # partitions that a step is about to bring, and who has them
         self._told = Told()
+        self._answers = Answers(core)  # of this node, to whoever is to be primary elsewhere
         self._early: dict[NodeId, dict[int, CopyTail]] = {}  # asked by who goes by a step that is not here yet
         self._asks_on: dict[NodeId, bool] = {}  # of these, who is told in parts
         self._going_on = False
@@ -128,6 +140,7 @@ class Promotion(Rule):
         """Become primary of these; whatever was under way before is void."""
         self._waiting, self._working_out, self._early, self.owed = {}, {}, {}, {}
         self._beginning, self._alone, self._foreseen, self._told = {}, deque(), {}, Told()
+        self._answers.forget()
         self._become(partitions)
 
     def _become(self, partitions: Sequence[LocalPartition]) -> None:
@@ -176,7 +189,7 @@ class Promotion(Rule):
         while self._unasked and work < PIECE_WORK:
             number = self._unasked.popleft()
             work += 1 + len(partition(number).fragments)
-            mine, answers = self._tail_of(number), self._waiting.get(number)
+            mine, answers = tail_of(partition(number)), self._waiting.get(number)
             for survivor in self._foreseen.get(number, ()) if answers is None else answers:
                 if answers is None or answers[survivor] is None:
                     by_survivor.setdefault(survivor, []).append(self._told.question(survivor, mine))
@@ -186,17 +199,6 @@ class Promotion(Rule):
         if self._alone or self._unasked:
             self._going_on = True
             core.resume(self._go_on)
-
-    def _tail_of(self, number: int) -> CopyTail:
-        state = self.core.replica.partition(number)
-        return CopyTail(
-            number,
-            state.epoch,
-            [tail_of(f) for f in state.fragments.values() if f.counter.hwm or f.epochs],
-            list(state.prepared),
-            writes=[],
-            prepares=[],
-        )
 
     def on_ask_tail(self, sender: NodeId, message: AskTail) -> None:
         """A survivor answers: this is what I have, and what of it you lack."""
@@ -229,11 +231,14 @@ class Promotion(Rule):
             state = core.replica.partition(theirs.partition)
             if emptied(state):
                 continue  # it survived in name only: its heartbeats say so, and the next map will not list it
+            if self._answers.comes(sender, theirs.partition, theirs):
+                continue  # to say it once more would leave no room for what comes next
             try:
-                answer = answer_to(theirs, self._tail_of(theirs.partition), state, in_parts=in_parts)
+                answer = answer_to(theirs, tail_of(state), state, in_parts=in_parts)
             except (CounterError, ValueError) as nonsense:
                 core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
                 continue
+            self._answers.note(sender, theirs.partition, theirs, size_of_tail(answer))
             more = work_to_tell(answer)
             if answers and work + more > PART_WORK:
                 probe("promotion.answers_in_several_tails")
@@ -245,6 +250,10 @@ class Promotion(Rule):
         if answers:
             core.send(sender, Tail(version, answers))
         yield work
+
+    def on_peer_seen(self, node: NodeId) -> None:
+        """A connection was made: what was on its way over another one is not any more."""
+        self._answers.forget(node)
 
     def on_tail(self, sender: NodeId, message: Tail) -> None:
         """Collect a survivor's answers; a partition whose survivors have all answered is finished."""
@@ -264,7 +273,8 @@ class Promotion(Rule):
                 answers[sender] = whole
                 complete.append(answer.partition)
             elif ask_on:
-                question = self._told.question(sender, self._tail_of(answer.partition))
+                mine = tail_of(self.core.replica.partition(answer.partition))
+                question = self._told.question(sender, mine)
                 self.core.send(sender, AskTail(self.core.fence, [question], in_parts=True))
         self.core.in_pieces(self._finish_those(complete))
 

@@ -60,9 +60,17 @@ def work_to_tell(answer: CopyTail) -> int:
     return 1 + len(answer.fragments) + writes + sum(_work_of(prepare.writes) for prepare in answer.prepares)
 
 
+def size_of_tail(answer: CopyTail) -> int:
+    """How many bytes the writes in an answer have."""
+    return _size_of(answer.writes) + sum(_size_of(prepare.writes) for prepare in answer.prepares)
+
+
+def _size_of(writes: list[r.Write]) -> int:
+    return sum(ROW_BYTES * len(w.keys) + sum(map(len, w.keys)) + sum(map(len, filter(None, w.values))) for w in writes)
+
+
 def _work_of(writes: list[r.Write]) -> int:
-    size = sum(ROW_BYTES * len(w.keys) + sum(map(len, w.keys)) + sum(map(len, filter(None, w.values))) for w in writes)
-    return 1 + size // BYTES_OF_WORK
+    return 1 + _size_of(writes) // BYTES_OF_WORK
 
 
 class Told:

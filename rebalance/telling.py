@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 
 from rebalance.fragment import FragmentState
-from rebalance.messages import Contents, CopyReport, Have, TailReport
+from rebalance.messages import Contents, CopyReport, CopyTail, Have, TailReport
+from rebalance.partition import PartitionState
 from wal.ids import Fragment
 
 REPORTED_AT_ONCE = 2_000
@@ -56,9 +57,11 @@ def reports_of(
         yield len(some) // REPORTS_OF_WORK
 
 
-def tail_of(fragment: FragmentState) -> TailReport:
-    """What a new primary and its survivors tell each other."""
-    return TailReport(fragment.name[0], fragment.counter.lwm, list(fragment.counter.ranges), list(fragment.epochs))
+def tail_of(state: PartitionState) -> CopyTail:
+    """What a new primary and its survivors tell each other; not what one of them has that the other lacks."""
+    there = [f for f in state.fragments.values() if f.counter.hwm or f.epochs]
+    reports = [TailReport(f.name[0], f.counter.lwm, list(f.counter.ranges), list(f.epochs)) for f in there]
+    return CopyTail(state.number, state.epoch, reports, list(state.prepared), writes=[], prepares=[])
 
 
 def nothing_of(name: Fragment) -> Have:

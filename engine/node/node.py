@@ -246,6 +246,7 @@ class Node(Machines):
                     self.replication.on_peer_seen(node)
                 if BULK in over:
                     self.supply.on_peer_seen(node)
+                    self.promotion.on_peer_seen(node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from engine.data.sizes import size_of
 from engine.host.links import unheard_ms
 from engine.messages import Message, Replicate
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
+from engine.turn.settings import Settings
 from tests.sim.network import MS, Pair, Rule
 from tests.sim.observer import Observer
 from tests.sim.planted.stage import PARTITIONS, SETTINGS, Stage, key, told
@@ -33,8 +35,8 @@ def _is_large(said: object) -> bool:
     return isinstance(said, Replicate) and size_of(said.records) > LARGE_BYTES
 
 
-def _written_to() -> Stage:
-    stage = Stage(None)
+def _written_to(settings: Settings = SETTINGS) -> Stage:
+    stage = Stage(None, settings=settings)
     stage.world.network.apart = True
     for partition in range(PARTITIONS):
         stage.put(key(partition), b"first")
@@ -90,4 +92,30 @@ def test_only_the_connection_for_writes_has_writes_said_again_when_it_is_made_an
         stage.wait(1_500)
         stage.must(came.count == (way == PEER), f"{came.count} batches: it may be on its way for four seconds")
         stage.until(lambda: put.done, "then it is said again in any case")
+        stage.curtain()
+
+
+def test_what_a_new_primary_is_told_is_not_told_again_while_it_comes_over_a_slow_link() -> None:
+    """A part of four megabytes takes the link for as many seconds, and is asked for each second."""
+    with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=16 << 20, wal_total_bytes=64 << 20)) as stage:
+        world = stage.world
+        first = next(p for p in range(PARTITIONS) if stage.primary(p, "n1"))
+        lost = Rule("lost", lambda _, to, said: to == "n2" and _is_large(said), drop=True)
+        world.network.rules.append(lost)
+        puts = [stage.begin_put(key(first, number), bytes(3 * LARGE_BYTES)) for number in range(2)]
+        stage.until(lambda: lost.caught == len(puts), "n3 has them, and n2 has not")
+        stage.power_cut("n1")
+        stage.end(lost)
+        world.network.narrow([("n3", "n2")], SETTINGS.link_bytes_per_s)
+        most = [0]
+
+        def served() -> bool:
+            most[0] = max(most[0], world.network.waits("n3", "n2") // MS)
+            return all(task.done for task in puts)
+
+        stage.until(served, "n2 gets them, and leads")
+        stage.must(all(map(told, puts)), "clients are told")
+        stage.must(most[0] < 9_000, f"what waits for the link takes {most[0]} ms of it, and six would do")
+        world.network.widen()
+        stage.start("n1")
         stage.curtain()

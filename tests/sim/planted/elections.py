@@ -34,6 +34,7 @@ from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.rule import NewMap, Rule
 from rebalance.steps import Step
 from rebalance.table import Placement, Topology
+from rebalance.telling import tail_of
 from tests.sim.machine import Machine
 from tests.sim.planted.fault import Faults, around, during, replace, swapped
 from tests.sim.planted.words import promise_not_logged
@@ -698,7 +699,7 @@ def copies_answer_before_they_go_by_the_step(machine: Machine) -> None:
     def on_ask_tail(original: Callable[..., None], sender: NodeId, message: AskTail) -> None:
         early = [c.partition for c in message.copies if core.local[c.partition].placement.primary != sender]
         if early:
-            core.send(sender, Tail(message.version, [promoting._tail_of(number) for number in early]))
+            core.send(sender, Tail(message.version, [tail_of(core.replica.partition(number)) for number in early]))
         else:
             original(sender, message)
 
