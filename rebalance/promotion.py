@@ -238,7 +238,8 @@ class Promotion(Rule):
             except (CounterError, ValueError) as nonsense:
                 core.note(f"{sender} says of partition {theirs.partition} what cannot be: {nonsense}")
                 continue
-            self._answers.note(sender, theirs.partition, theirs, size_of_tail(answer))
+            if answer.writes or answer.prepares:
+                self._answers.note(sender, theirs.partition, theirs, size_of_tail(answer))
             more = work_to_tell(answer)
             if answers and work + more > PART_WORK:
                 probe("promotion.answers_in_several_tails")
@@ -273,8 +274,7 @@ class Promotion(Rule):
                 answers[sender] = whole
                 complete.append(answer.partition)
             elif ask_on:
-                mine = tail_of(self.core.replica.partition(answer.partition))
-                question = self._told.question(sender, mine)
+                question = self._told.question(sender, tail_of(self.core.replica.partition(answer.partition)))
                 self.core.send(sender, AskTail(self.core.fence, [question], in_parts=True))
         self.core.in_pieces(self._finish_those(complete))
 
