@@ -22,7 +22,8 @@ false alarm. Four rules make that sound:
   node's own log tells the time.
 
 Who is right? Where the copies have the same history, the log says it: that is proof, and no vote (`rows`). Elsewhere it is
-the version that more than half of the copies have; of equals nobody knows, and what differs from the primary is named.
+the version that more than half of the copies have; of equals nobody knows, and what differs from the primary is named,
+but for as long as another copy, which was read too late to tell, is looked at again.
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ class _Rows:
         self._primary = primary
         self._primary_here = next((c.node for c in copies if c.node == primary), "")
         self._values = rules.values
+        self._again = rules.again
         self._compared = compared
         self._found: list[tuple[bytes, Finding]] = []
         self._beside: dict[bytes, list[Entry | None]] = {}  # what the others have where one is damaged
@@ -221,15 +222,19 @@ class _Rows:
             self._on_its_way(key, level)
             return
         known: list[tuple[NodeId, Entry | None]] = []
+        late = False
         for copy, entry in level:
             if self._sure(copy, key, entry, cut):
                 known.append((copy.node, entry))
+            else:
+                late = late or None not in copy.damaged
         live = [(node, _alive(entry)) for node, entry in known]
+        differ = len({entry for _, entry in live}) > 1
+        doubtful = len(known) < len(level) and not any(key in c.damaged for c in self._copies)
         if any(entry is not None for _, entry in live):
-            doubtful = len(known) < len(level) and not any(key in c.damaged for c in self._copies)
             compared.keys += not doubtful
             compared.unsettled_keys += doubtful
-            if doubtful and len({entry for _, entry in live}) == 1:
+            if doubtful and not differ:
                 compared.unsettled.append(key)
         right = right_one(live, self._primary) if live else None
         judgement = self._judgement(key, [entry for _, entry in known])
@@ -237,7 +242,11 @@ class _Rows:
             judgement = judgement._replace(proof=proof_of(live, right))
         elif judgement.said is not None:
             right = self._as_said(key, judgement.said, [entry for _, entry in live])
-        if len({entry for _, entry in live}) > 1:
+        if differ and doubtful and late and self._again and judgement.proof is Proof.NONE:
+            self._unseen.discard(key)
+            compared.unsettled.append(key)  # a copy that was read too late to tell can tell the next time
+            return
+        if differ:
             self._unseen.discard(key)
             self._differs(key, known, right, judgement)
         elif live:

@@ -362,6 +362,22 @@ def test_a_copy_that_settled_beyond_the_cut_may_have_dropped_a_newer_tombstone()
     assert compared.unsettled_keys == 2
 
 
+def test_nobody_is_named_by_a_tie_while_a_third_copy_was_read_too_late_to_tell() -> None:
+    """A row that only the primary has, one copy that lacks it, and one that has settled beyond the cut and lacks it too."""
+    extra = copy_of("n2", STORY, changed={b"forged": Entry(1, 1, b"else")})
+    ahead = copy_of("n3", story(put(6, stable=7, e="7")), drop_tombstones=True)
+    copies = three(n2=extra, n3=ahead)
+    looked_at_once = judged(copies, BUSY, primary="n2")
+    assert told(looked_at_once) == [(Kind.MISSING_ON, "forged", ["n1"])]
+    assert only(looked_at_once).proof == "none"
+    again = judged(copies, msgspec.structs.replace(BUSY, again=True), primary="n2")
+    assert told(again) == []
+    assert again.unsettled == [b"e", b"forged"]
+    assert again.unsettled_keys == looked_at_once.unsettled_keys == 2
+    settled = judged(three(n2=extra), msgspec.structs.replace(BUSY, again=True), primary="n2")
+    assert told(settled) == [(Kind.EXTRA_ON, "forged", ["n2"])]
+
+
 def test_a_survivor_may_undo_what_the_next_epoch_did_not_continue() -> None:
     old = story(put(6, c="lost"))
     new = story(r.EpochStart(7, 2, [("acc", 7)]), put(6, epoch=2, c="kept"))

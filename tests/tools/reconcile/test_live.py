@@ -21,7 +21,7 @@ from tests.support.commands import FORESHORE, environment
 from tests.support.directories import append, copies, replace
 from tests.support.patience import PATIENCE_SECONDS, next_line, waiting
 from tests.support.reconciled import NOW_MS, fragment_of
-from tests.tools.reconcile.live import check_beside_writers
+from tests.tools.reconcile.live import HOT, KEYS, check_beside_writers
 from tools.reconcile import Report, check, in_this_process
 from tools.reconcile.findings import KINDS
 from tools.reconcile.plan import Share
@@ -157,7 +157,7 @@ def test_no_key_stays_uncompared_under_load(tmp_path: Path) -> None:
     """Three nodes that are written to all the while, hot keys among cold ones, and some deleted; no false alarm either."""
     found = check_beside_writers(tmp_path / "nodes", checks=2, rate=0)
     assert (found.checks, found.false_alarms, found.uncompared) == (2, 0, 0), str(found)
-    assert found.keys_min > 1_900
+    assert found.keys_min > KEYS - HOT, "of the hot ones any may be deleted at that moment, of the others none"
     assert found.written > 0
 
 
