@@ -254,11 +254,18 @@ class LmdbStore(StoreReads):
             yield part
 
     def _grow(self, env: lmdb.Environment) -> None:
-        """Double the map. Reads wait, and go on in a new transaction that sees the same checkpoint."""
+        """Double the map. Reads wait, and go on in a new transaction that sees the same checkpoint, also where there is no
+        memory for a larger map: LMDB has given up the old one by then, so it is opened anew."""
         probe("store.map_grown")
         with self._lock:
             self._txn.abort()
-            env.set_mapsize(env.info()["map_size"] * 2)
+            map_bytes = env.info()["map_size"]
+            try:
+                env.set_mapsize(map_bytes * 2)
+            except lmdb.Error:
+                self._open_anew(env, map_bytes)
+                self._begin()
+                raise
             self._begin()
 
     # Between checkpoints, and the end.
@@ -288,7 +295,9 @@ class LmdbStore(StoreReads):
             self._environment().set_mapsize(0)  # as large as another process has made it
             return
         old = self._environment()
-        map_bytes = old.info()["map_size"]
+        self._open_anew(old, old.info()["map_size"])
+
+    def _open_anew(self, old: lmdb.Environment, map_bytes: int) -> None:
         self._env = None
         old.close()
         self._env = environment(self.path, map_bytes)

@@ -24,7 +24,7 @@ from tools.outputs import check_place
 from tools.parser import program
 from tools.reconcile.children import InChildren
 from tools.reconcile.copies import Level, Rules
-from tools.reconcile.exported import check_tables, check_tables_by_spark, is_table
+from tools.reconcile.exported import check_for_spark, check_tables, check_tables_by_spark, is_table
 from tools.reconcile.on_hosts import SCHEME, check_hosts
 from tools.reconcile.on_spark import OnSpark
 from tools.reconcile.page import page_of
@@ -94,6 +94,9 @@ def check_command(
     busy = terminal.status(f"comparing {len(directories)} directories") if terminal.is_terminal else nullcontext()
     with busy:
         if sketches and engine is EngineName.SPARK:
+            if stays_here(master):
+                for given in directories:
+                    check_for_spark(given)
             with borrowed(master) as spark:
                 report = check_tables_by_spark(spark, directories, rules=_rules(values, grace), limit=limit)
         elif sketches:

@@ -53,6 +53,19 @@ def is_table(path: str) -> bool:
     return (here(path.removeprefix(FILE)) / SKETCHES).is_dir()
 
 
+def check_for_spark(given: str) -> None:
+    """Raise UsageError if this is a path, and no table that Spark reads: one that was exported without it has sketches of
+    another form."""
+    path = given.removeprefix(FILE)
+    if "://" in path:
+        return
+    if not is_table(path):
+        what = "is no table of `foreshore reconcile export --kind state`"
+        raise UsageError(f"{given} {what}: name tables only, or leave out --engine spark")
+    if not any((Path(path) / SKETCHES).glob("*.parquet")):
+        raise UsageError(f"{given} was exported without Spark: compare it without --engine spark")
+
+
 def sketches_in(paths: Sequence[str]) -> list[tuple[Sketch, Path]]:
     """The sketches of tables, each with the folder of its rows. Raises UsageError."""
     found: list[tuple[Sketch, Path]] = []

@@ -336,6 +336,8 @@ def facts_of(summary: Summary) -> Iterator[str]:
         yield f"single fragments={summary.single}: they are to have one copy, which was read, and compared with nothing"
     for reason in summary.incomplete:
         yield f"incomplete {reason}"
+    if not (summary.fragments or summary.incomplete or summary.only):
+        yield f"nothing was ever written in cluster {summary.cluster}: is it the one that was meant?"
     total = sum(summary.findings.values())
     counted = " ".join(f"{kind}={count}" for kind, count in summary.findings.items())
     yield f"{summary.verdict} findings={total}" + (f" {counted}" if counted else "")

@@ -437,6 +437,41 @@ def test_who_has_no_memory_for_a_store_is_not_sent_to_look_at_the_disk(path: Pat
     assert "disk" not in str(shown)
 
 
+NO_MAP = """
+import resource, sys
+from pathlib import Path
+from engine.state.store import CheckpointImage, Entry
+from engine.state.store_errors import StoreFailed, StoreNoMemory
+from engine.state.store_lmdb import LmdbStore
+
+ACC = ("acc", 7)
+def image(lsn, count):
+    rows = {b"%06d" % n: Entry(1, n + 1, b"x" * 3000) for n in range(count)}
+    return CheckpointImage(lsn=lsn, node={}, fragments={ACC: b""}, partitions={7: b""}, cleared=[], rows={ACC: rows})
+
+store = LmdbStore(Path(sys.argv[1]), map_bytes=64 << 20)
+store.write(image(1, 13_000))
+store.renew()
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+for refusal in (StoreNoMemory, StoreFailed):
+    try:
+        store.write(image(2, 1))
+    except refusal as error:
+        print(type(error).__name__)
+    print(store.load().lsn, len(store.scan(ACC, b"", 100)), store.get(ACC, b"012999") is not None)
+store.close()
+"""
+
+
+def test_where_there_is_no_memory_for_a_larger_map_what_is_there_is_read_on(path: Path) -> None:
+    """LMDB has given up the old map by then."""
+    command = [sys.executable, "-c", NO_MAP, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines() == ["StoreNoMemory", "1 100 True", "StoreFailed", "1 100 True"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a disk of a megabyte takes root")
 def test_a_disk_that_fills_up_is_told_from_one_that_fails(path: Path) -> None:
     """LMDB calls both EIO."""

@@ -203,6 +203,20 @@ def test_what_is_to_have_one_copy_makes_no_answer_incomplete(tmp_path: Path) -> 
     assert [f.kind for f in check([str(path) for path in directories]).decoded()] == ["UNREADABLE"], "nobody else has it"
 
 
+def test_where_nothing_was_ever_written_it_is_asked_whether_this_was_meant(tmp_path: Path) -> None:
+    async def nothing(_: engine.aio.Database) -> None:
+        pass
+
+    directories = build(tmp_path, nothing, settings=Settings(partitions=4, wal_segment_bytes=SEGMENT_BYTES))
+    result = run(*directories)
+    assert result.exit_code == 0, "it is so of all that is there"
+    assert result.stdout.splitlines()[-2:] == [
+        "nothing was ever written in cluster foreshore: is it the one that was meant?",
+        "consistent findings=0",
+    ]
+    assert "is it the one that was meant" not in run(*directories[:1]).stdout, "who lacks nodes is told of these"
+
+
 def test_damage_below_the_checkpoint_is_told_and_the_copies_are_compared(stopped: list[Path], tmp_path: Path) -> None:
     directories = copies(stopped, tmp_path)
     DAMAGES["a damaged log"].do(tmp_path)
@@ -308,6 +322,23 @@ def test_a_directory_that_is_none_is_told_before_spark_is_started(
     result = run(*stopped, form.format(tmp_path / "nowhere"), "--engine", "spark")
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{tmp_path / 'nowhere'} is not a data directory" in result.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_what_spark_cannot_read_as_a_table_is_told_before_it_is_started(
+    stopped: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr("tools.reconcile.cli.borrowed", lambda _: pytest.fail("Spark is started"))
+    table, sketch = tmp_path / "table", tmp_path / "sketch"
+    for words in (["export", *stopped, "--out", table], ["sketch", stopped[0], "--out", sketch]):
+        assert CliRunner().invoke(app, list(map(str, words))).exit_code == 0
+    for place, why in (
+        (table, "was exported without Spark: compare it without --engine spark"),
+        (sketch, "is no table of `foreshore reconcile export --kind state`: name tables only, or leave out --engine spark"),
+    ):
+        result = run("--sketches", form.format(place), "--engine", "spark")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == f"foreshore: {form.format(place)} {why}\n"
 
 
 def test_what_cannot_be_written_is_told_before_anything_is_read(stopped: list[Path], tmp_path: Path) -> None:
