@@ -152,8 +152,9 @@ def prepared_for(theirs: CopyTail, state: PartitionState) -> list[r.Prepare]:
     """
     anew = state.epoch > theirs.epoch and state.prepared_bytes <= TAIL_BYTES_MAX
     found, size = list[r.Prepare](), 0
+    known = dict.fromkeys(theirs.prepared)
     for tx, prepare in state.prepared.items():
-        if anew or tx not in theirs.prepared:
+        if anew or tx not in known:
             size += bytes_prepared(prepare)
             if size > TAIL_BYTES_MAX:
                 probe("promotion.left_out_what_was_not_voted_for")

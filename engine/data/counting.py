@@ -22,8 +22,6 @@ from wal.probe import probe
 CHANGED_MAX = 1_000
 """With more that was overwritten in a fragment since a cut it is walked instead of being reckoned back."""
 WALKED_ROWS = 500
-PARTITIONS_OF_WORK = 4
-"""So many partitions are counted at the cost of one row."""
 
 Count: TypeAlias = Callable[[Fragment, int], tuple[int | None, int]]
 """How many rows a fragment has (None: nobody knows, or not yet), and the work: more than was allowed if it is not yet."""
@@ -73,7 +71,7 @@ class Counting:
                 continue
             left = most - work
             rows, did = self._count((self.request.namespace, number), left)
-            work += did + (len(self._partitions) % PARTITIONS_OF_WORK == 0)
+            work += did + 1  # to look what is known of a partition is much of it, where there are many namespaces
             if rows is not None:
                 self._counted += rows
                 self._partitions.pop()

@@ -23,10 +23,9 @@ from engine.data.waiter import Acked
 from engine.data.writes import Writes
 from engine.messages import Finish, Finished, Inquire, Inquired, Part, PrepareParts, Resolve, Vote
 from engine.messages.transactions import ToParticipant
-from engine.state.store import Entry
 from engine.transactions.commits import reserved
 from engine.transactions.doubts import Doubt
-from engine.transactions.pieces import is_named, is_piece, keys_written, means_something
+from engine.transactions.pieces import is_named, is_piece, keys_written, means_something, written_by
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
@@ -39,6 +38,8 @@ from wal.probe import probe
 
 NAMED_PER_WORK = 300
 """So many participants named in a record are as much work as a key."""
+DOUBTS_OF_WORK = 20
+"""So many of those whose outcome is awaited are looked at, whether it is overdue, as one thing that is decided."""
 HELD_AT_ONCE = 1_000
 """Keys of what a new primary found prepared that are held in one piece."""
 HANDED_ON_MAX = 64
@@ -61,6 +62,7 @@ class Participant(Rule):
         self.touching = Touching(core, writes, locking)
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubts: dict[tuple[TxId, int], Doubt] = {}
+        self._asking = False  # about those that are overdue
         self.owner_of: dict[TxId, TxId] = {}  # transaction -> the owner of its locks, as who asked for votes named it
 
     def holder(self, tx: TxId, number: int) -> TxId:
@@ -265,7 +267,7 @@ class Participant(Rule):
         tx, number = prepare.tx, prepare.partition
         doubt = self._doubts.get((tx, number))
         acked = Acked(number, doubt.turn) if doubt is not None and doubt.turn is not None else None
-        self.locks.certain(self.holder(tx, number), tx, number, partial(_written_by, prepare), acked)
+        self.locks.certain(self.holder(tx, number), tx, number, partial(written_by, prepare), acked)
 
     def _not_ended(self, outcome: r.Outcome) -> None:
         """The next primary learns the outcome from the decision record."""
@@ -415,32 +417,34 @@ class Participant(Rule):
         """From `asked` on, the outcome of a prepared transaction is awaited, of which the copies were told in a turn."""
         before = self._doubts.get((tx, number)) or Doubt(self.core.now, 0, turn, holder)
         self._doubts[(tx, number)] = Doubt(before.since, asked, before.turn, holder)
-        due = asked + self.core.settings.in_doubt_ms * MS
-        self.alarm.by(due)
+        self.alarm.by(asked + self.core.settings.in_doubt_ms * MS)
 
     def tick(self) -> None:
-        """Ask for outcomes that are overdue."""
+        """Ask for outcomes that are overdue. While that is done in pieces nobody rings in vain: it is begun anew then."""
+        if not self._asking:
+            self._asking = True
+            self.alarm.off()
+            self.core.in_pieces(self._ask_overdue())
+
+    def _ask_overdue(self) -> Iterator[int]:
+        core, overdue = self.core, self.core.settings.in_doubt_ms * MS
+        for at, ((tx, number), doubt) in enumerate(list(self._doubts.items()), 1):
+            if not at % DOUBTS_OF_WORK:
+                yield 1
+            if self._doubts.get((tx, number)) is doubt and self.alarm.is_due(doubt.asked + overdue, core.now):
+                self._ask_for_outcome(tx, number, doubt.holder)
+                yield 1
+        self._asking = False
+
+    def _ask_for_outcome(self, tx: TxId, number: int, holder: TxId) -> None:
         core = self.core
-        self.alarm.off()
-        overdue = core.settings.in_doubt_ms * MS
-        for (tx, number), doubt in list(self._doubts.items()):
-            if self.alarm.is_due(doubt.asked + overdue, core.now):
-                prepare = core.replica.partition(number).prepared.get(tx)
-                if prepare is None:  # its end was in the log already when this node began to lead in another epoch
-                    del self._doubts[tx, number]
-                    self.writes.cuts.lose(number)
-                    continue
-                primary = core.local[prepare.decision].placement.primary
-                if primary is not None:
-                    probe("tx.asked_for_outcome")
-                    core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
-                self._doubt(tx, number, core.now, doubt.holder)
-
-
-def _written_by(prepare: r.Prepare, key: Key) -> Entry | None:
-    """What a transaction that is prepared writes to a key, if it does."""
-    for write in prepare.writes:
-        if write.namespace == key[0] and key[1] in write.keys:
-            at = write.keys.index(key[1])
-            return Entry(write.epoch, write.start + 1 + at, write.values[at])
-    return None
+        prepare = core.replica.partition(number).prepared.get(tx)
+        if prepare is None:  # its end was in the log already when this node began to lead in another epoch
+            del self._doubts[tx, number]
+            self.writes.cuts.lose(number)
+            return
+        primary = core.local[prepare.decision].placement.primary
+        if primary is not None:
+            probe("tx.asked_for_outcome")
+            core.tell(primary, Resolve(core.fence, tx, prepare.decision, number, prepare.participants))
+        self._doubt(tx, number, core.now, holder)

@@ -24,6 +24,7 @@ from engine.data.holdings import Key
 from engine.messages import Part, PrepareParts
 from engine.protocol.operations import CONDITIONS
 from engine.protocol.sizes import written_bytes
+from engine.state.store import Entry
 from engine.transactions.commits import SPLIT_AT_ONCE
 from wal import records as r
 from wal.ids import EXPIRIES, TABLE_MAX, Namespace, TxId, piece_number
@@ -128,3 +129,12 @@ def means_something(message: PrepareParts, places: int) -> bool:
             if when not in CONDITIONS:
                 return False
     return True
+
+
+def written_by(prepare: r.Prepare, key: Key) -> Entry | None:
+    """What a transaction that is prepared writes to a key, if it does."""
+    for write in prepare.writes:
+        if write.namespace == key[0] and key[1] in write.keys:
+            at = write.keys.index(key[1])
+            return Entry(write.epoch, write.start + 1 + at, write.values[at])
+    return None

@@ -57,6 +57,27 @@ def test_of_more_than_that_it_is_told_what_it_lacks_for_the_others_were_issued_a
     assert [p.tx for p in prepared_for(asker(1, txs[:1]), copy)] == txs[1:]
 
 
+class Compared(bytes):
+    """An id that is held against others, each time a step."""
+
+    steps = 0
+    __hash__ = bytes.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.steps += 1
+        return bytes.__eq__(self, other)
+
+
+def test_what_very_many_transactions_have_prepared_is_not_held_against_each_of_very_many() -> None:
+    state = PartitionState(0)
+    state.epoch = 2
+    txs = votes(state, [1] * 500)
+    Compared.steps = 0
+    known: list[TxId] = [Compared(tx) for tx in txs[:-1]]
+    assert [p.tx for p in prepared_for(asker(2, known), state)] == txs[-1:]
+    assert Compared.steps <= 1_000
+
+
 def test_what_finds_no_room_is_left_out(copy: PartitionState) -> None:
     txs = votes(copy, [60, 41])
     assert [p.tx for p in prepared_for(asker(1, []), copy)] == txs[:1], "it was not voted for: who asks lacks it"

@@ -5,12 +5,14 @@ Each is told of little and of much that was there before, and takes the same of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from engine.data.counting import Counting
 from engine.data.locks import LockTable
 from engine.data.scans import SCAN_CHUNK_ROWS_MAX, SCAN_ROWS_MAX
 from engine.node.node import Node
@@ -32,7 +34,7 @@ from engine.protocol.requests import (
     Unlock,
     Values,
 )
-from engine.state.store import SORTED_MAX
+from engine.state.store import SORTED_MAX, Page
 from engine.transactions.deadlocks import CIRCLES_MAX
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, ClientSeen, Event
@@ -43,7 +45,7 @@ from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.test_turns import NODES, Calls, Work
 from tests.sim.world import SECOND, World
-from wal.ids import NO_ERA, Era, TxId, partition_of
+from wal.ids import NO_ERA, Era, Fragment, TxId, partition_of
 
 
 def _tx(session: int, number: int = 1) -> TxId:
@@ -359,6 +361,36 @@ def test_what_is_prepared_is_held_by_a_new_primary_in_pieces_and_let_go_of_by_wh
         assert not stand.locks.lets_go
 
 
+# Doubt.
+
+
+def test_for_very_many_outcomes_that_are_overdue_is_asked_in_several_turns() -> None:
+    """Of transactions that their clients have prepared, and hold back: who coordinates them is asked again and again."""
+    many = 3_000
+    with World(Draws(1), Settings(cluster="sim", partitions=4, backups=0, lock_lease_ms=60_000)) as world:
+        stand = Stand(world, ["n1"], _one(1))
+        for number in range(many):
+            writes: list[tuple[str, list[bytes], list[bytes | None]]] = [
+                ("n", [b"{one}%d" % number, b"{two}%d" % number], [b"v", b"v"])
+            ]
+            stand.ask(CommitTx(number, _tx(number), _tx(number), True, writes, [], [], prepare_only=True))
+        assert world.run_while(lambda: len(stand.replies) < many, at_most=5 * SECOND)
+        node = _node(stand.machine)
+        assert len(node.participant.in_doubt()) == many
+        asked: list[int] = []
+        ask = node.participant._ask_for_outcome
+
+        def counted(tx: TxId, number: int, holder: TxId) -> None:
+            asked.append(node.core.turns)
+            ask(tx, number, holder)
+
+        node.participant._ask_for_outcome = counted  # type: ignore[method-assign]
+        world.costs = Busy()
+        world.run_for(3 * SECOND // 2)
+        assert len(asked) >= many
+        assert max(Counter(asked).values()) <= WORK_MAX + 1
+
+
 # Reads.
 
 
@@ -400,3 +432,18 @@ def test_very_many_who_read_very_many_keys_are_answered_in_several_turns(how: st
         every = [Get(n, "n", keys, stale=stale, age_ms=age_ms, expiry=how == "when they expire") for n in range(40)]
         assert stand.calls(5, *every) <= CALLS_MAX * (3 if how == "what has expired" else 1)
         assert [len(reply.values) for reply in stand.replies if isinstance(reply, Values)] == [len(keys)] * len(every)
+
+
+def test_of_very_many_partitions_some_are_counted_in_each_turn() -> None:
+    many = 16_384
+    counting = Counting(Scan(1, "n", list(range(many)), b"", None, 1, count=True), lambda _name, _most: (1, 0), _no_page)
+    turns = 0
+    while not counting.done:
+        turns += 1
+        assert counting.go_on(WORK_MAX, lambda _number, _start, _next: False) <= WORK_MAX
+    assert counting.reply().count == many
+    assert turns >= many // WORK_MAX
+
+
+def _no_page(fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+    raise AssertionError("nothing is walked")
