@@ -100,10 +100,10 @@ class Session:
         self.sent[batch.batch] = batch
 
     def took(self, batch: int, now: int) -> None:
-        """All up to there was taken; the rest follows."""
+        """All up to there was taken; the rest follows, unless it was on its way over a connection that is no more."""
         for came in [b for b in self.sent if b <= batch]:
             del self.sent[came]
-            self.moved_at = now
+            self.moved_at = now if self.moved_at else 0
 
     def say_again(self, now: int) -> None:
         """What was not answered is said once more."""

@@ -311,11 +311,14 @@ class Machines:
         ]
 
     def _begin_again(self, new: NewMap) -> None:
-        """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so."""
+        """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so; or with
+        a copy that was in sync, and had to empty itself since."""
         core, known = self.core, self.core.replica.partitions
         if core.topology is None or not core.topology.interventions:
             return
-        states = [state for local in new.raised if (state := known.get(local.number)) is not None and state.fragments]
+        emptied = [number for _, number in core.replica.emptied if core.local[number].role is Role.PROMOTING]  # in this life
+        numbers = dict.fromkeys([local.number for local in new.raised] + emptied)
+        states = [state for number in numbers if (state := known.get(number)) is not None and state.fragments]
         for state in states:
             for namespace in [namespace for namespace, fragment in state.fragments.items() if fragment.loading]:
                 core.log(r.FragmentClear(namespace, state.number, "the partition begins again with nothing", True))

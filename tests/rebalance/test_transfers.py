@@ -1116,3 +1116,32 @@ def test_a_partition_that_gets_another_primary_leaves_the_rest_of_a_session_alon
     copies.run()
     assert all((number, "n3") in copies["n1"].supply.vouching.vouched for number in range(3))
     end(copies)
+
+
+def test_what_was_lost_with_its_connection_is_said_again_though_an_older_answer_comes_after_that() -> None:
+    """The copy had answered before the connection broke, and that came over another one. It says nothing of what was lost."""
+    copies = Copies("n1", "n2", "n3", settings=Settings(link_bytes_per_s=20))  # what is under way takes ten seconds
+    copies.wait()
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    copies["n1"].put(0, **{f"k{at}": "x" * 50 for at in range(12)})
+    copies.run()
+    full(copies)
+    copies.map(("n1", "n2", "n3"), ("n1", "n2"))
+    answers: list[Said] = []
+
+    def breaks(sender: NodeId, to: NodeId, said: Said) -> int:
+        if isinstance(said, Supply) and said.batch > 1:
+            return 0
+        if isinstance(said, Credit) and said.batch == 1 and not answers:
+            answers.append(said)
+            return 0
+        return 1
+
+    copies.trouble = breaks
+    copies.run()
+    assert answers, "the first batch was taken"
+    copies["n1"].supply.on_peer_seen("n3")
+    copies.trouble = None
+    copies["n1"].hear("n3", answers[0])
+    copies.whole(patience=4)

@@ -160,3 +160,18 @@ def test_a_copy_that_emptied_itself_and_restarts_is_not_taken_for_whole(world: W
     world.machines["n2"].start()
     until(world, lambda: not unsettled(world) and not loading(world, "n2"))
     compare_copies(world)
+
+
+def test_it_begins_again_with_nothing_where_an_operator_goes_on_with_it_alone() -> None:
+    """n1 and n3 are gone for good, and n2 is in sync by name: it has nothing, and serves that."""
+    with World(Draws("emptied"), SETTINGS, affinity=in_turn) as world:
+        form(world)
+        for gone in ("n1", "n3"):
+            world.machines[gone].stop("its disk is gone", calls=0)
+        empty(world, "n2")
+        world.run_for(3 * SECOND)
+        assert hold_of(world, "n2").in_sync
+        left = world.machines["n2"]
+        world.command(left, "recover", {"nodes": ["n2"], "yes": []})
+        until(world, lambda: hold_of(world, "n2").role is Role.PRIMARY)
+        assert get(world, "c2") is None
