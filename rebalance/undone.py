@@ -40,6 +40,7 @@ def what_stands(core: Node, local: LocalPartition, again: Again, *, wanted: Call
     for fragment in [f for f in state.fragments.values() if f.suspects and f.name[0] != EXPIRIES]:
         yield from more.write(fragment, wanted)
     if (deadlines := state.fragments.get(EXPIRIES)) is not None:  # by now it is known of which counters they are said
+        yield from more.follow()
         yield from more.write(deadlines, wanted)
     again.writes[:] = [write_in(write.epoch, write, again) for write in again.writes] + more.writes
 
@@ -91,7 +92,7 @@ class _OnceMore:
     ) -> tuple[int, int]:
         """Write what stands under the last ones of these keys, which are taken out, above a counter; up to which, and how
         many bytes it is. `lasting` is told what expires of it."""
-        core, (namespace, number) = self._core, fragment.name
+        core, namespace = self._core, fragment.name[0]
         rows, size = some_as_they_are(core, fragment.name, keys, BATCH_WORK, WRITE_BYTES)
         self._room -= size
         if namespace == EXPIRIES:
@@ -100,16 +101,38 @@ class _OnceMore:
         else:
             values = [entry.value if entry is not None else None for _, entry in rows]
             for at, (key, entry) in enumerate(rows, start + 1):
-                deadline = core.replica.store.get((EXPIRIES, number), row := row_of(namespace, key))
-                if entry is None or deadline is None or deadline.value is None:
-                    continue
-                when, counter = said(deadline.value)
-                if counter == entry.counter:
+                row = row_of(namespace, key)
+                if entry is not None and (when := self._expires(row, entry.counter)) is not None:
                     lasting[row] = saying(when, at)
             core.work += len(rows)
         write = r.Write(*fragment.name, self._local.epoch, start, [key for key, _ in rows], values)
         self.writes.append(write)
         return write.end, size
+
+    def follow(self) -> Iterator[int]:
+        """What is issued again and has moved may expire, though its deadline is not issued again: that lies below no gap.
+        Then it is said anew; and below, where a transaction holds it that is to say another one."""
+        moved, again = self._again.moved, self._again.writes
+        issued = dict.fromkeys(row for write in again if write.namespace == EXPIRIES for row in write.keys)
+        prepared = (write for prepare in self._state.prepared.values() for write in prepare.writes)
+        held = dict.fromkeys(row for write in prepared if write.namespace == EXPIRIES for row in write.keys)
+        for write in [write for write in again if write.namespace in moved]:
+            _, by = moved[write.namespace]
+            for at, (key, value) in enumerate(zip(write.keys, write.values, strict=True), write.start + 1):
+                row = row_of(write.namespace, key)
+                if value is None or row in issued or (when := self._expires(row, at)) is None:
+                    continue
+                probe("promotion.a_deadline_followed")
+                (self._below if row in held else self._above)[row] = saying(when, at + by)
+            yield len(write.keys)
+
+    def _expires(self, row: bytes, counter: int) -> int | None:
+        """When the entry at a counter expires of which a row of `~ttl` may speak, if it does."""
+        deadline = self._core.replica.store.get((EXPIRIES, self._local.number), row)
+        if deadline is None or deadline.value is None:
+            return None
+        when, of = said(deadline.value)
+        return when if of == counter else None
 
 
 def _to_be_written(

@@ -206,8 +206,8 @@ class Link:
         self.peer, self.connection = hello, connection
         connection.ready = True
         for other in self.owner.links_to(self.address):
-            if not other.is_to(hello):
-                other.abort()  # who answered there lives no more, though nobody has said so
+            if other.is_over(hello):
+                other.abort()  # though nobody has said so
         if self.role == PEER:
             self.owner.links_by_node[hello.node] = self
         else:
@@ -230,10 +230,11 @@ class Link:
         if self.connection is None:
             self._redial()
 
-    def is_to(self, hello: Hello) -> bool:
-        """Whether it is connected to the process that greets so, or to nobody."""
+    def is_over(self, hello: Hello) -> bool:
+        """Whether it is connected to a life that is over, as another one of that node greets so. Another node that does
+        says nothing of it: a name may stand for several machines."""
         peer = self.peer
-        return self.connection is None or peer is None or _life(peer) == _life(hello)
+        return self.connection is not None and peer is not None and peer.node == hello.node and _life(peer) != _life(hello)
 
     def abort(self) -> None:
         """Hang up, whatever waits to be sent."""

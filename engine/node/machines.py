@@ -311,12 +311,12 @@ class Machines:
         ]
 
     def _begin_again(self, new: NewMap) -> None:
-        """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so; or with
-        a copy that was in sync, and had to empty itself since."""
+        """A partition that was lost may begin again where a transfer had not ended, if an operator has ever said so; or
+        with a copy that was in sync, and had to empty itself since."""
         core, known = self.core, self.core.replica.partitions
         if core.topology is None or not core.topology.interventions:
             return
-        emptied = [number for _, number in core.replica.emptied if core.local[number].role is Role.PROMOTING]  # in this life
+        emptied = [number for _, number in core.replica.emptied if core.local[number].role is Role.PROMOTING]
         numbers = dict.fromkeys([local.number for local in new.raised] + emptied)
         states = [state for number in numbers if (state := known.get(number)) is not None and state.fragments]
         for state in states:

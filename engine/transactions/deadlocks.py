@@ -52,6 +52,9 @@ LOOKED_MAX, PAUSE_MS = 5_000, 10
 """So many of those who wait are looked at in one turn; of more the next ones a little later, and then all are told of."""
 CIRCLES_MAX = 100
 """So many circles are opened in one turn, or for one message: what is left is found in the next look."""
+IN_VAIN_MAX = 20
+"""After so many turns in a row that found no circle the rest is left to what is told: of those who wait for very many, who
+wait for very many, there are more ways than anybody could follow."""
 
 _Waiting = tuple[TxId, TxId]
 
@@ -82,6 +85,7 @@ class Deadlocks(Rule):
         self._locks = locks
         self._look_at = 0
         self._looked_at = 0
+        self._in_vain = 0  # turns in which whoever began to wait was looked at, and not all, and no circle was found
         self._waited: deque[tuple[int, TxId]] = deque()  # since when; who holds something, and is not told of yet
         self._left: deque[Key] = deque()  # whose lines are yet to be looked at
         self._found: dict[_Waiting, tuple[TxId, TxId, Key, bool]] = {}  # in those that were
@@ -185,7 +189,8 @@ class Deadlocks(Rule):
         if len(circles) == CIRCLES_MAX:
             over = {circle[0]: None for circle in circles}
             began.extend(waiter for waiter in blockers if waiter not in over)
-        if began:
+        self._in_vain = self._in_vain + 1 if began and not circles else 0
+        if began and self._in_vain < IN_VAIN_MAX:
             self._locks.look_again(began)  # in the next turn
             self.core.resume(_nothing_more)
         for circle in circles:

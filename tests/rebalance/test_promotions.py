@@ -305,6 +305,18 @@ def test_what_was_prepared_to_expire_does_when_it_has_moved() -> None:
         assert said(deadline.value) == (80, rows[b"k4"][1]), node
 
 
+def test_what_was_written_to_expire_after_what_is_prepared_does_when_it_has_moved() -> None:
+    """Its deadline was written in a fragment that has no gap, so that it is not issued again by itself."""
+    copies = begun_again({b"k4": b"committed", b"k5": b"committed"}, then={"k4": "after"}, then_ttl=90)
+    end(copies, commit=True)
+    rows = seen_by_another(copies)
+    for node in ("n2", "n3"):
+        deadline = copies[node].replica.store.get((EXPIRIES, 0), row_of(NAME[0], b"k4"))
+        assert deadline is not None
+        assert deadline.value is not None
+        assert said(deadline.value) == (90, rows[b"k4"][1]), node
+
+
 def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_move() -> None:
     """It is issued before that begins, beside what came after it. What was undone under its keys is found by comparing."""
     copies = begun_again({b"k4": bytes(200)})
@@ -314,12 +326,17 @@ def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_m
 
 
 def begun_again(
-    held: dict[bytes, bytes], *, then: dict[str, str] | None = None, expires: bool = False, ttl: int = 0
+    held: dict[bytes, bytes],
+    *,
+    then: dict[str, str] | None = None,
+    expires: bool = False,
+    ttl: int = 0,
+    then_ttl: int = 0,
 ) -> Copies:
     """n3 has undone three writes of which nobody heard, has what a transaction is to write, and leads alone.
 
     `then`: n1 has ended the transaction and has written this, of which n3 has heard the latter alone. Two of the writes
-    that were undone `expires`, and what the transaction writes has a `ttl`.
+    that were undone `expires`, and what the transaction writes has a `ttl`, or what was written `then` (`then_ttl`).
     """
     copies = three()
     copies.map(("n3", "n1", "n2"), ("n1", "n2", "n3"), promote=True)
@@ -355,7 +372,14 @@ def begun_again(
         copies.trouble = lambda _, to, __: int(to != "n3")
         end(copies, commit=True, at="n1")
         copies.trouble = lambda _, to, said: int(to != "n3" or isinstance(said, Batch))
-        copies["n1"].put(0, **then)
+        writes = [
+            r.Write(*NAME, local.epoch, COMMON + len(held), [k.encode() for k in then], [v.encode() for v in then.values()])
+        ]
+        if then_ttl:
+            rows = [row_of(NAME[0], key) for key in writes[0].keys]
+            counters = range(writes[0].start + 1, writes[0].end + 1)
+            writes.append(r.Write(EXPIRIES, 0, local.epoch, 0, rows, [saying(then_ttl, at) for at in counters]))
+        copies["n1"].decide(r.Update(writes), local)
         copies.run()
         copies.trouble = None
         assert [write.keys for write in copies["n3"].replica.fragment(NAME).above_lwm()] == [[k.encode() for k in then]]

@@ -1119,7 +1119,7 @@ def test_a_partition_that_gets_another_primary_leaves_the_rest_of_a_session_alon
 
 
 def test_what_was_lost_with_its_connection_is_said_again_though_an_older_answer_comes_after_that() -> None:
-    """The copy had answered before the connection broke, and that came over another one. It says nothing of what was lost."""
+    """The copy had answered before the connection broke, and that came over another one: it says nothing of the rest."""
     copies = Copies("n1", "n2", "n3", settings=Settings(link_bytes_per_s=20))  # what is under way takes ten seconds
     copies.wait()
     copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)

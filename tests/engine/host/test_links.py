@@ -11,7 +11,8 @@ import pytest
 from engine.host import links as links_module
 from engine.messages import Credit, Heartbeat, Replicate, Replicated, Supply
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS
-from engine.turn.events import Event, PeerSeen, Received
+from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
+from engine.turn.events import Event, PeerLost, PeerSeen, Received
 from tests.engine.host.test_pulse import SAID, transport_of, until
 from tests.support.hosts import Host
 from wal.ids import NO_VERSION
@@ -226,5 +227,29 @@ def test_whoever_is_met_is_met_over_a_connection_and_a_dead_one_is_given_up_soon
         assert [event.over for event in told if isinstance(event, PeerSeen)] == [(BULK,)]
         await first.close()
         await second.close()
+
+    asyncio.run(story())
+
+
+def test_where_several_nodes_answer_at_one_address_no_connection_is_cut_off_for_another() -> None:
+    """A name may stand for more than one machine: of a life that is over says only another one of the same node."""
+
+    async def story() -> None:
+        host, names = Host(greets=False), ["n2", "n3", "n4"]
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            node = names[host.came % len(names)]
+            writer.write(frame(Hello(MAGIC, PROTOCOL, "node", node=node, allocation=f"{node}-disk", incarnation=1)))
+            await host.serve(reader, writer)
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        transport = transport_of("n1", events := list[Event]())
+        transport.connect(address := f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        await until(lambda: all(link.connection is not None for link in transport.links_to(address)))
+        await asyncio.sleep(0.3)
+        assert (host.came, host.here) == (len(PEERS), len(PEERS))
+        assert not [event for event in events if isinstance(event, PeerLost)]
+        await transport.close()
+        server.close()
 
     asyncio.run(story())

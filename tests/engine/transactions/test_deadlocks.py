@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import networkx
 import pytest
@@ -12,7 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engine
-from engine.transactions.deadlocks import circles_in, youngest
+from engine.cluster.detector import Detector
+from engine.data.holdings import Who
+from engine.data.locks import LockTable
+from engine.transactions.deadlocks import IN_VAIN_MAX, WAITS_MAX, Deadlocks, circles_in, youngest
+from wal.ids import NO_VERSION
 
 TX = st.integers(0, 9).map(lambda number: number.to_bytes(16, "big"))
 
@@ -48,6 +55,33 @@ def test_the_youngest_that_holds_something_gives_way() -> None:
     assert youngest([other, young, old], ages) == young
     assert youngest([old, waiting], ages) == old, "who holds nothing would only make room in the line"
     assert youngest([waiting, young], {}) == waiting, "where nothing is known, the greatest id"
+
+
+def test_who_waits_for_very_many_who_wait_for_very_many_is_not_followed_for_ever() -> None:
+    """Hundreds who read one key wait to write another, and so on: each turn asked for another one, at once."""
+    resumed: list[Callable[[], None]] = []
+    core: Any = SimpleNamespace(now=1, work=0, resume=resumed.append, fence=NO_VERSION, node="n1", serving=True)
+    locks = LockTable(lambda _, __: 0)
+    rule = Deadlocks(core, Detector(core), locks)
+
+    def wait(layer: int, number: int, key: int, *, shared: bool) -> None:
+        owner, who = bytes([layer]) * 8 + number.to_bytes(8, "big"), Who("", 1)
+        locks.wait_all(owner, [("n", bytes([key]))], 1 << 60, lambda: None, lambda *_: None, shared=shared, who=who)
+
+    for layer in range(4):
+        for number in range(WAITS_MAX):
+            wait(layer, number, layer, shared=True)
+    for layer in range(3):
+        for number in range(WAITS_MAX):
+            wait(layer, number, layer + 1, shared=False)
+    turns = 0
+    while locks.began:
+        core.work = 0
+        rule.flush()
+        turns += 1
+        assert core.work <= WAITS_MAX
+        assert turns <= IN_VAIN_MAX
+    assert len(resumed) == turns - 1
 
 
 def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path: Path) -> None:
