@@ -15,18 +15,29 @@ from typing import assert_never, get_args
 
 import msgspec
 
-from rebalance.choice import OF_ROWS, Choice, Kind, choose
-from rebalance.leaves import KEYS_A_WORK, are_leaves
+from rebalance.choice import OF_ROWS, Choice, Kind
+from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AllSettled, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
 from rebalance.mutations import Mutations
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, WORK_MAX, CloseHistory, HistoryRead, Node, OpenHistory, ReadHistory, Shipping, may_act
+from rebalance.ports import (
+    MS,
+    WORK_MAX,
+    CloseHistory,
+    HistoryRead,
+    Node,
+    OpenHistory,
+    ReadHistory,
+    Shipping,
+    batch_bytes,
+    may_act,
+)
 from rebalance.rule import NewMap, Rule
-from rebalance.supplying import LOOK_WORK, ROWS_COUNTED_MAX, Session, amount_of, at_version, work_of_prepared
+from rebalance.supplying import MANY, Session, at_version, choose_for, work_of_prepared
 from rebalance.table import Standing
-from rebalance.telling import have_of, nothing_of
+from rebalance.telling import nothing_of
 from rebalance.throttle import Throttle
 from rebalance.vouching import Awaited, Vouching, awaited
 from wal import records as r
@@ -34,11 +45,10 @@ from wal.ids import NO_VERSION, Fragment, Namespace, NodeId, Version
 from wal.probe import probe
 from wal.want import Want
 
-MANY = 1 << 62
 OVER_AFTER_MS = 20_000
 """Who was sent everything and says nothing for so long has it, and its answer was lost."""
 PLAN_WORK = 500
-"""Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, and to look for its rows `LOOK_WORK`."""
+"""Of planning in one piece; choosing one for a fragment is `CHOICE_WORK`, beside a look for its rows."""
 CHOICE_WORK = 2
 WRITES_MAX = 2_000
 """Keys of a batch of history, and what is read of it at a time; and fragments that a batch calls done."""
@@ -152,7 +162,10 @@ class SupplySide(Rule):
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
         changed: dict[Namespace, list[bytes]] = {}
-        choices = {ns: self._choose(have, changed=changed, returning=session.returning) for ns, have in haves.items()}
+        choices = {
+            ns: choose_for(core, self.mutations, have, changed=changed, returning=session.returning)
+            for ns, have in haves.items()
+        }
         if any(c.kind in OF_ROWS for c in choices.values()):
             most = core.settings.max_parallel_migrations
             if session.many >= most and session.in_full >= most * MANY_UPDATES:
@@ -171,37 +184,12 @@ class SupplySide(Rule):
         session.partitions.append(number)
         self.vouching.supplies(number, sender, session.number)
         first.epochs.append((number, local.epoch))
-        session.say_prepared(state, first, session.most_bytes(core))
+        session.say_prepared(state, first, batch_bytes(core.settings))
         for fragment in state.fragments.values():
             session.read.extend(fragment.beyond.values())  # the log alone would not say that it counts
         for namespace, choice in choices.items():
             first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
         return CHOICE_WORK * len(choices) + work_of_prepared(state)
-
-    def _choose(self, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool) -> Choice:
-        """How one fragment is transferred. A node in its first life has no history to prefer: rows are all it can need."""
-        fragment = self.core.replica.fragment(have.name)
-        mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
-        as_rows = not (self.core.settings.prefer_history and returning)
-        rows = (lambda limit: self._count_rows(have.name, limit)) if as_rows else None
-
-        def remembered(counter: int) -> int | None:
-            if (keys := self.mutations.since(have.name, counter)) is None:
-                return None
-            changed[have.namespace] = keys
-            return len(keys)
-
-        amount = partial(amount_of, self.core, fragment)
-        return choose(have, mine, fragment.history_from, rows, amount=amount, changed=remembered)
-
-    def _count_rows(self, name: Fragment, limit: int) -> int:
-        """How many rows a fragment has; what is above the limit is many."""
-        store, self.core.work = self.core.replica.store, self.core.work + LOOK_WORK
-        if store.least(name) > limit:
-            return MANY
-        glance = store.keys(name, b"", min(limit, ROWS_COUNTED_MAX))
-        self.core.work += glance.work // KEYS_A_WORK
-        return len(glance.found) if glance.next is None else MANY
 
     def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
         """What the session owes for one fragment."""
@@ -311,13 +299,13 @@ class SupplySide(Rule):
             if not self.throttle.admits(session.node, core.now):
                 self._wake()
                 return
-            most = min(session.most_bytes(core), self.throttle.rate or MANY)
+            most = min(batch_bytes(core.settings), self.throttle.rate or MANY)
             if session.firsts:
                 self._send(session, at_version(session.next_first(), core.fence))
             elif not session.planned:
                 return
             elif session.prepared:
-                self._send(session, session.next_prepared(core, session.most_bytes(core)))
+                self._send(session, session.next_prepared(core, batch_bytes(core.settings)))
             elif session.fetch:
                 self._send(session, self._batch(session, rows=[session.next_fetched(core, most)]))
             elif session.read or (session.history_over and (session.history or session.missed)):
@@ -325,7 +313,7 @@ class SupplySide(Rule):
             elif session.history:
                 if not session.reading:
                     session.reading = True
-                    core.task(ReadHistory((session.node, session.number), session.most_bytes(core), WRITES_MAX))
+                    core.task(ReadHistory((session.node, session.number), batch_bytes(core.settings), WRITES_MAX))
                 return
             elif session.full:
                 some = session.next_rows(core, most)

@@ -1,22 +1,26 @@
-"""What a supplier owes one demander: what was demanded and is not planned yet, what is planned, and what was sent of it."""
+"""What a supplier owes one demander: what was demanded and is not planned yet, what is planned, and what was sent of it;
+and by which transfer one fragment goes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
 
-from rebalance.choice import Amount
+from rebalance.choice import Amount, Choice, choose
 from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
+from rebalance.mutations import Mutations
 from rebalance.partition import PartitionState, bytes_prepared
-from rebalance.ports import BYTES_OF_WORK, Node, batch_bytes
+from rebalance.ports import BYTES_OF_WORK, Node
+from rebalance.telling import have_of
 from rebalance.travelling import travels_ns
 from rebalance.vouching import Awaited
 from wal import records as r
@@ -30,6 +34,7 @@ BATCH_WORK = 1_000
 """Rows and answers of a batch of a full transfer, whatever they weigh: a batch is made in one turn, and taken in one."""
 
 
+MANY = 1 << 62
 ROWS_COUNTED_MAX = 4096
 """Rows are counted up to here to compare a full transfer with the missing updates; more than this is many."""
 LOOK_WORK = 5
@@ -167,11 +172,6 @@ class Session:
         named = [(state.number, tx) for tx in state.prepared]
         first.open.extend(named)
         self.prepared.extend(named)
-
-    @staticmethod
-    def most_bytes(core: Node) -> int:
-        """So much it says at once."""
-        return batch_bytes(core.settings)
 
     def was_read(self, core: Node, writes: list[r.Write], most: int) -> None:
         """This was read. It ends with the first write of more than `most` keys, which is said in another turn."""
@@ -355,3 +355,32 @@ def amount_of(core: Node, fragment: FragmentState) -> Amount:
     rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
     weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
     return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))
+
+
+def count_rows(core: Node, name: Fragment, limit: int) -> int:
+    """How many rows a fragment has; what is above the limit is many."""
+    store, core.work = core.replica.store, core.work + LOOK_WORK
+    if store.least(name) > limit:
+        return MANY
+    glance = store.keys(name, b"", min(limit, ROWS_COUNTED_MAX))
+    core.work += glance.work // KEYS_A_WORK
+    return len(glance.found) if glance.next is None else MANY
+
+
+def choose_for(
+    core: Node, mutations: Mutations, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool
+) -> Choice:
+    """How one fragment is transferred to who has this of it; which keys were `changed` is noted, where that counts. A node
+    in its first life has no history to prefer: rows are all it can need."""
+    fragment = core.replica.fragment(have.name)
+    mine = have_of(fragment, [(c, d) for c, _ in have.digests if (d := fragment.digest_at(c)) is not None])
+    rows = None if core.settings.prefer_history and returning else partial(count_rows, core, have.name)
+
+    def remembered(counter: int) -> int | None:
+        if (keys := mutations.since(have.name, counter)) is None:
+            return None
+        changed[have.namespace] = keys
+        return len(keys)
+
+    amount = partial(amount_of, core, fragment)
+    return choose(have, mine, fragment.history_from, rows, amount=amount, changed=remembered)

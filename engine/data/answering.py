@@ -49,6 +49,11 @@ class Round:
         return Confirm(core.fence, sequence, core.version if self.stale else NO_VERSION)
 
 
+def is_little(request: Request) -> bool:
+    """Whether few keys are asked for."""
+    return isinstance(request, Get) and len(request.keys) <= MANY_KEYS
+
+
 class Answering:
     """Those of one node that may be answered, and are not yet."""
 
@@ -59,7 +64,7 @@ class Answering:
 
     def soon(self, session: SessionId, request: Request, then: Callable[[], None]) -> None:
         """Answer somebody in this turn, if it has room, or not much is asked for."""
-        if self._core.work < WORK_MAX or (isinstance(request, Get) and len(request.keys) <= MANY_KEYS):
+        if self._core.work < WORK_MAX or is_little(request):
             then()
         else:
             self.put_off([(session, request, then)])

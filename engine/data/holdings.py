@@ -339,15 +339,16 @@ class Holdings:
         return number in self._gone
 
     def _go(self, gone: Container[int]) -> None:
-        """Nobody holds anything in these partitions any more: `_letting_go` lets go of it before they are led again."""
+        """Nobody holds anything in these partitions any more: `letting_go` lets go of it before they are led again."""
         for number in [number for number in self._owners if number in gone]:
             self._gone[number] = [(owner, self.keys_in(owner, number)) for owner in self._owners[number]]
 
-    def _letting_go(self) -> Iterator[int]:
-        """Yields how many keys each piece was."""
+    def letting_go(self, only: int | None = None) -> Iterator[int]:
+        """Let go of what `goes`, or of what of it was held in one partition; yields how many keys each piece was."""
         done = 0
-        while self._gone:
-            number, owners = next(reversed(self._gone.items()))
+        while self._gone if only is None else only in self._gone:
+            number = next(reversed(self._gone)) if only is None else only
+            owners = self._gone[number]
             owner, keys = owners[-1]
             there = self._keys.get(owner, {}).get(number, {})
             some = [key for key in keys[-LET_GO_MAX:] if key in there]
@@ -365,6 +366,8 @@ class Holdings:
             if done >= LET_GO_MAX:
                 yield done
                 done = 0
+        if done:
+            yield done
 
     def _no_longer_doubt(self, number: int, keys: Iterable[Key]) -> None:
         """Keys of a partition are in doubt no more, but for what was handed on."""

@@ -431,7 +431,7 @@ class LockTable(Waiting):
         for waiter in in_vain:
             waiter.done = True
         self._go(gone)
-        self.in_pieces(self._letting_go())
+        self.in_pieces(self.letting_go())
         passing = [(o, each.tx, n) for o, mine in self.passing.items() for n, each in mine.items() if n in gone]
         lost = [each for which in passing if (each := self.passed(*which)) is not None]
         for each in lost:

@@ -22,7 +22,7 @@ from typing import TypeAlias, assert_never, get_args
 from msgspec import structs
 
 from engine.data.admission import Admission
-from engine.data.answering import ANSWERED_AT_ONCE, MANY_KEYS, NOBODY, PARTITIONS_OF_WORK, Answering, Round, Then, Which
+from engine.data.answering import ANSWERED_AT_ONCE, NOBODY, PARTITIONS_OF_WORK, Answering, Round, Then, Which, is_little
 from engine.data.counting import Counting, count_of
 from engine.data.cut_reads import CutReads
 from engine.data.expiry import Expiry
@@ -106,7 +106,7 @@ class Reads(Rule):
                 return
             needed |= dict.fromkeys(local.needed)
         answer = partial(self._answer_get, session, request)
-        if len(request.keys) > MANY_KEYS:
+        if not is_little(request):  # else that is what it would come to
             answer = partial(self._answering.soon, session, request, answer)
         self.confirm(needed, session, request, answer)
 

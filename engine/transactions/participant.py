@@ -29,7 +29,7 @@ from engine.transactions.pieces import is_named, is_piece, keys_written, means_s
 from engine.transactions.touching import INTERRUPTED, Refusal, Touching, Want
 from engine.turn.core import Core
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, WORK_MAX, Operation, leads, may_act
+from rebalance.ports import MS, Operation, leads, may_act
 from rebalance.results import COMMITTED
 from rebalance.rule import NewMap, Rule
 from wal import records as r
@@ -370,8 +370,8 @@ class Participant(Rule):
         """
         locks, drops = self.locks, -1
         while drops != locks.drops:
-            while locks.goes(number):
-                yield WORK_MAX
+            while locks.goes(number):  # and may go once more, with another map
+                yield from locks.letting_go(number)
             drops = locks.drops
             for tx, prepare in reversed(list(self.core.replica.partition(number).prepared.items())):
                 owner, keys, reads = self.holder(tx, number), keys_written(prepare), prepare.locks
@@ -390,7 +390,7 @@ class Participant(Rule):
 
     def _forget_owners(self, gone: list[TxId]) -> Iterator[int]:
         while self.locks.lets_go:
-            yield WORK_MAX
+            yield from self.locks.letting_go()
         for tx in gone:
             self._forget_owner(tx)
 

@@ -417,13 +417,13 @@ def force(patched: pytest.MonkeyPatch, kind: str) -> None:
     huge = 1 << 40
     match kind:
         case "historical":
-            patched.setattr("rebalance.supplier.SupplySide._count_rows", lambda *_: huge)
+            patched.setattr("rebalance.supplying.count_rows", lambda *_: huge)
         case "differential":
             patched.setattr(choice.Amount, "by_leaves", lambda *_: -1)
-            patched.setattr("rebalance.supplier.SupplySide._count_rows", lambda *_: huge)
+            patched.setattr("rebalance.supplying.count_rows", lambda *_: huge)
         case _:
             patched.setattr(choice.Amount, "by_leaves", lambda *_: huge)
-            patched.setattr("rebalance.supplier.SupplySide._count_rows", lambda *_: 1)
+            patched.setattr("rebalance.supplying.count_rows", lambda *_: 1)
 
 
 # Leaves.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine.data.holdings import LET_GO_MAX
 from engine.messages import AskMap, Finish, Message, Part, PrepareParts, Resolve
 from engine.node.node import Node
 from engine.protocol.requests import CommitTx, Done, Get, KeepSessions, Put, Values
@@ -24,9 +25,9 @@ from wal.ids import DECISIONS, partition_of, tx_of
 KEYS = (b"a", b"b")
 
 
-def lone_node() -> Node:
+def lone_node(partitions: int = 2) -> Node:
     """A cluster of one, formed and serving, without backups."""
-    settings = Settings(cluster="test", partitions=2, backups=0)
+    settings = Settings(cluster="test", partitions=partitions, backups=0)
     node = Node(settings, Replica(LayeredStore(MemoryStore())), node="n1", allocation="d1", address="n1:1", durable_lsn=0)
     node.turn(1, [])
     assert node.formation.form(1, 0, "c1", ["n1"]) == ""
@@ -160,3 +161,26 @@ def test_what_a_node_sends_itself_waits_for_the_next_turn_whatever_it_is() -> No
 def answers(effects: list[Effects]) -> list[object]:
     """What clients were told."""
     return [reply for each in effects for _, reply in each.reply]
+
+
+def test_many_partitions_that_are_led_again_are_served_when_what_was_held_there_is_let_go_of() -> None:
+    """None waits for that in a turn of its own, in which nothing is let go of."""
+    node, count = lone_node(64), 32_000
+    node.locks.pin(b"owner", [("acc", b"%d" % at) for at in range(count)])
+    node.core.begin_turn()
+    node.locks.drop(range(64))
+    assert node.locks.goes(0), "in pieces"
+    served: list[int] = []
+
+    def serve(number: int) -> Iterator[int]:
+        yield from node.participant.holding(number)
+        served.append(number)
+
+    for number in range(64):
+        node.core.in_pieces(serve(number))
+    turns = 0
+    while len(served) < 64:
+        node.turn(node.core.now + 1, [])
+        turns += 1
+        assert turns <= count // LET_GO_MAX
+    assert not len(node.locks)

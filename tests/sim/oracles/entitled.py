@@ -63,7 +63,6 @@ ENTITLED = {
     "Kept._stood": Of.MOMENT,
     "Kept._stood[]": Of.MOMENT,
     "Lease.holders": Of.MOMENT,
-    "Lease.lost": Of.MOMENT,
     "Look._found": Of.ROW,
     "Look._heads": Of.ROW,
     "Node._on_message": Of.KIND,
