@@ -191,6 +191,10 @@ class SupplySide(Rule):
             first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
         return CHOICE_WORK * len(choices) + work_of_prepared(state)
 
+    def _choose(self, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool) -> Choice:
+        """How one fragment is transferred."""
+        return choose_for(self.core, self.mutations, have, changed=changed, returning=returning)
+
     def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
