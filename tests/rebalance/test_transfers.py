@@ -1121,7 +1121,7 @@ def test_a_partition_that_gets_another_primary_leaves_the_rest_of_a_session_alon
 def test_what_was_lost_with_its_connection_is_said_again_though_an_older_answer_comes_after_that() -> None:
     """The copy had answered before the connection broke, and that came over another one: it says nothing of the rest."""
     copies = Copies("n1", "n2", "n3", settings=Settings(link_bytes_per_s=20))  # what is under way takes ten seconds
-    copies.wait()
+    copies.wait(1)
     copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
     copies.run()
     copies["n1"].put(0, **{f"k{at}": "x" * 50 for at in range(12)})
