@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_one_that_is_killed_leaves_no_half_and_can_be_begun_again(
     tmp_path: Path,
     words: tuple[str, ...],
     may_be: Callable[[dict[str, bytes], dict[str, bytes]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of a check that is killed a folder of its own stays there
     if words[0] == "plan":
         damaged = copies(stopped, tmp_path)
         DAMAGES["several rows"].do(tmp_path)
