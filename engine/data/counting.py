@@ -22,6 +22,8 @@ from wal.probe import probe
 CHANGED_MAX = 1_000
 """With more that was overwritten in a fragment since a cut it is walked instead of being reckoned back."""
 WALKED_ROWS = 500
+ASIDE_OF_WORK = 4
+"""So many partitions are found to be in doubt at the cost of one that is counted, which is as much work as a row."""
 
 Count: TypeAlias = Callable[[Fragment, int], tuple[int | None, int]]
 """How many rows a fragment has (None: nobody knows, or not yet), and the work: more than was allowed if it is not yet."""
@@ -68,6 +70,7 @@ class Counting:
                 continue
             if doubtful(number, b"", None):
                 self._set_aside(number)
+                work += len(self._aside) % ASIDE_OF_WORK == 0
                 continue
             left = most - work
             rows, did = self._count((self.request.namespace, number), left)

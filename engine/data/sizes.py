@@ -84,4 +84,4 @@ def work_to_say(records: Sequence[r.Record]) -> int:
 
 
 def _write_size(write: r.Write) -> int:
-    return 64 + sum(map(len, write.keys)) + sum(len(v) for v in write.values if v is not None)
+    return 64 + sum(map(len, write.keys)) + sum(map(len, filter(None, write.values)))

@@ -31,8 +31,8 @@ NAMED_MAX = 100
 DIGITS_MAX = 12
 KINDS = ("holds", "waits", "prepared", "coordinated")
 """Of transactions; a page is of one kind."""
-PER_WORK = 50
-"""So many partitions in which a transaction holds something are counted for one piece of work."""
+PER_WORK = 10
+"""So many partitions that are looked at, or in which a transaction holds something, are one piece of work."""
 
 Row = dict[str, Any]
 Words = Mapping[str, Sequence[str]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from engine.state.held import fitted, summed
 from engine.state.loaded import Loaded, Loading, whole
@@ -220,9 +220,9 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to release."""
 
-    def copy(self) -> MemoryStore:
+    def copy(self) -> Self:
         """An independent store with the same contents: an old disk image."""
-        twin = MemoryStore()
+        twin = type(self)()
         twin._lsn, twin._node = self._lsn, dict(self._node)
         twin._fragments, twin._partitions = dict(self._fragments), dict(self._partitions)
         twin._rows, twin._sums, twin._written = dict(self._rows), dict(self._sums), list(self._written)

@@ -5,7 +5,8 @@ python -m tests.sim run --seed 7 -v             one seed with its whole trace
 python -m tests.sim run --seed 7 --shrink       which of its faults it needs to fail
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
 python -m tests.sim run --seeds 1-50 --nodes 5 --backups 1 --density 3 --storm 60 --minutes 10
-python -m tests.sim long --seeds 1-10000        the same, and a line in docs/track-record.md
+python -m tests.sim run --seeds 1-50 --cost count       what turns call is counted in all of them: the same worlds
+python -m tests.sim long --seeds 1-10000        many seeds, and a line in docs/track-record.md
 python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      an hour of it; again, and it goes on
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
 python -m tests.sim cost                        what turns take of this processor, beside what they ought to

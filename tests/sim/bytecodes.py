@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count as count_up
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
@@ -26,13 +25,13 @@ from engine.turn.effects import Effects
 from engine.turn.events import Event
 from engine.turn.settings import Settings
 from rebalance.ports import MS
+from tests.sim.calls import place_of
 from tests.sim.clients import Client
 from tests.sim.draws import Draws
 from tests.sim.world import SECOND, Plant, World
 from wal.ids import partition_of
 from wal.records import kind_of as record_kind
 
-ROOT = Path(__file__).parent.parent.parent
 PARTITIONS = 64
 CLIENTS = 32
 OWN_KEYS = 50
@@ -163,7 +162,7 @@ def count(each: int = 20, clients: int = CLIENTS, *, plant: Plant | None = None)
             done = each * clients
             by: Counter[str] = Counter()
             for code, times in executed.by.items():
-                by[f"{_place(code.co_filename)}:{code.co_name}"] += times
+                by[f"{place_of(code.co_filename)}:{code.co_name}"] += times
             spread = [(name, times / done) for name, times in by.most_common()]
             said, logged = ({kind: n / done for kind, n in of.most_common()} for of in (executed.said, executed.logged))
             found[what] = Counted(executed.by.total() / done, executed.turns / done, spread, said, logged)
@@ -179,11 +178,6 @@ def _ask_all(world: World, asking: list[Client], ask: Ask, each: int) -> None:
     assert world.run_while(lambda: not all(t.done for t in tasks), at_most=PATIENCE_NS, look_every=10 * MS), "no answer"
     for task in tasks:
         assert task.failure is None, task.failure
-
-
-def _place(file: str) -> str:
-    path = Path(file)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def show(*, functions: int = 0, tell: Callable[[str], None] = print) -> int:

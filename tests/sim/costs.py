@@ -1,9 +1,10 @@
 """What a turn costs of the processor: a node has one core, and while it computes it neither hears nor is heard.
 
-Two ways to tell. **Modelled**: a price for each thing that a turn takes in, writes down, reads and sends, the same in
-every run: what the turn ought to cost. **Measured**: the processor time that it really took, which is not the same twice,
-and finds what the model cannot see, a walk over everything that nobody needed. `python -m tests.sim cost` holds the two
-against each other, and names every turn that took much longer than it ought to.
+Three ways to tell. **Modelled**: a price for each thing that a turn takes in, writes down, reads and sends, the same in
+every run: what the turn ought to cost. **Counted**: what turns call is held against that, the same in every run, too, in a
+share of the turns or in all (`tests.sim.calls`). **Measured**: the processor time that it really took, which is not the
+same twice, and finds what the model cannot see, a walk over everything that nobody needed. `python -m tests.sim cost` holds
+the two against each other, and names every turn that took much longer than it ought to.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.turns import TURN_MS_MAX, what
 from rebalance.ports import MS
+from tests.sim.calls import Calls
 from tests.sim.violation import About, Violation
 from wal.ids import Fragment, NodeId
 from wal.records import Committed
@@ -72,7 +74,10 @@ class Free:
 
 
 class Modelled:
-    """What it ought to cost. A turn above the bound is a finding."""
+    """What it ought to cost. A turn above the bound is a finding; of those that are `counted`, who does more than that."""
+
+    def __init__(self, counted: Calls | None = None) -> None:
+        self.counted = counted
 
     def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """At the prices above."""
@@ -85,7 +90,8 @@ class Modelled:
         looked, changed, linked = foresight.looked, foresight.changed, links.made
         handed = [*node.untaken, *events] if node.untaken else events
         waited, released = foresight.waiting, foresight.released
-        effects = node.turn(now, events)
+        counted = self.counted if self.counted is not None and self.counted.wanted() else None
+        effects = node.turn(now, events) if counted is None else counted.turn(node, now, events)
         events, waits, found = taken(handed, node.untaken), foresight.waiting, 0
         if waited or waits:
             events, found = in_order(node.core.node, events, waited, waits, foresight.released - released)
@@ -106,7 +112,16 @@ class Modelled:
                 f"{len(effects.log)} records, {len(effects.send) + len(effects.early)} messages",
                 About(nodes=(node.core.node,)),
             )
+        if counted is not None:
+            counted.judge(node, events, cost)
         return effects, cost
+
+
+class Counted(Modelled):
+    """The same world; what turns call is counted in all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(Calls())
 
 
 class Measured:
@@ -123,7 +138,7 @@ def _bytes_read(base: object) -> int:
     return base.bytes_read if isinstance(base, MemoryStore) else 0
 
 
-COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "cpu": Measured}
+COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "count": Counted, "cpu": Measured}
 
 
 class CountingStore(LayeredStore):

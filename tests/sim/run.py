@@ -7,6 +7,7 @@ storm is over, the cluster has come to rest, and every history and every copy wa
 from __future__ import annotations
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ import msgspec
 from engine.turn.settings import Settings
 from rebalance.affinity import assign
 from rebalance.table import back_off_ms
-from tests.sim.costs import COSTS
+from tests.sim.calls import LARGE_SHARE, SMALL_SHARE, Calls
+from tests.sim.costs import COSTS, Modelled
 from tests.sim.differing import DIFFERING_LARGE_SHARE, DIFFERING_SHARE, differing
 from tests.sim.draws import Draws
 from tests.sim.faults import (
@@ -75,6 +77,7 @@ CALM_NS = 5 * SECOND
 REST_NS = 60 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
+PACKAGES = ("wal", "rebalance", "engine")
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
 GROUPED_SHARE = 0.35
@@ -282,7 +285,10 @@ def _run_seed(
     reached: Counter[str] = Counter()
     deaf = listen_here(lambda name: reached.update((name,)))
     try:
-        with World(draws, settings, affinity=assign, plant=plant, costs=COSTS[cost](), traced=traced) as world:
+        costs = COSTS[cost]()
+        if isinstance(costs, Modelled) and costs.counted is None:
+            costs.counted = Calls(draws.of("turns that are counted"), SMALL_SHARE if shape.small else LARGE_SHARE)
+        with World(draws, settings, affinity=assign, plant=plant, costs=costs, traced=traced) as world:
             try:
                 world.behind = behind
                 world.network.apart = apart
@@ -316,8 +322,14 @@ def _one_world_at_a_time() -> Iterator[None]:
     """What a world keeps only grows: to walk all of it again and again for cycles finds nothing.
 
     It is a single cycle, and goes at its end; what was there before all worlds is not walked for that. Where none are
-    collected anyway, its process goes with it.
+    collected anyway, its process goes with it. What a world of before had worked out, such as where copies belong, is
+    forgotten: else nodes of this one would find it done, and have other turns than where it is alone in its process.
     """
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in PACKAGES:
+            for remembers in vars(module).values():
+                if hasattr(remembers, "cache_clear"):
+                    remembers.cache_clear()
     if not gc.isenabled():
         yield
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from engine.data.counting import Counting
 from engine.protocol.requests import CommitTx, Done, Put, Rows, Scan, Unlock
+from engine.state.store import Page
 from rebalance.ports import WORK_MAX
 from tests.engine.node.test_inquiry import ask
 from tests.engine.transactions.test_participant import lone_node
@@ -29,3 +31,24 @@ def test_a_count_of_many_turns_waits_for_who_was_in_doubt_in_its_first_one() -> 
     told = ask(node, Unlock(3, doubt))
     (rows,) = [reply for reply in told if isinstance(reply, Rows)]
     assert rows.count == MANY
+
+
+def test_a_count_of_many_partitions_is_as_much_work_as_rows_are() -> None:
+    """A store on disk is asked for each of them; who is in doubt is looked at, too."""
+    request = Scan(1, "acc", list(range(1_000)), b"", None, 1, count=True)
+
+    def page(*_: object, **__: object) -> Page:
+        raise AssertionError("nothing is walked")
+
+    asked: list[int] = []
+    counting = Counting(request, lambda name, _most: (asked.append(name[1]) or 1, 0), page)  # type: ignore[func-returns-value]  # a note
+    turns = 0
+    while not counting.done:
+        before = len(asked)
+        assert counting.go_on(100, lambda *_: False) == 100
+        assert len(asked) == before + 100
+        turns += 1
+    assert (turns, counting.reply().count) == (10, 1_000)
+    waits = Counting(request, lambda *_: (1, 0), page)
+    assert waits.go_on(100, lambda *_: True) == 100, "who is in doubt is looked at, too"
+    assert not waits.waits

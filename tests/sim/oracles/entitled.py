@@ -42,10 +42,12 @@ class Of(Enum):
     SESSION = "session"  # of a client, remembered longer than a seed lasts
     ROW = "row"  # that expires, or that a scan has found; these tables have bounds of their own
     KIND = "kind"  # of message
+    AWAY = "away"  # a copy is; the keys that are written meanwhile: `mutations_bytes` bounds them
     MOMENT = "moment"  # that somebody reads, and what was overwritten since: for as long as its lease lasts
 
 
 ENTITLED = {
+    "Changed.keys": Of.AWAY,
     "Cuts._lost": Of.MOMENT,
     "Cuts._open": Of.MOMENT,
     "Cuts._open[]": Of.MOMENT,
@@ -122,6 +124,7 @@ class Entitled(Oracle):
             Of.SESSION: UNDER_WAY,
             Of.ROW: UNDER_WAY,
             Of.KIND: len(KINDS),
+            Of.AWAY: 4 * spare,
             Of.MOMENT: moments + len(node.cuts.leases) * partitions,
         }
         found = {
