@@ -197,6 +197,8 @@ class Database(OfThisProcess, Access, WithNamespaces):
     ) -> Transaction:
         """Begin a transaction, PESSIMISTIC + REPEATABLE_READ or OPTIMISTIC + SERIALIZABLE unless more is said. Times in
         seconds."""
+        if self.session.closed:
+            raise errors.UsageError("the database was closed")
         chosen, level = check_mode(concurrency, isolation)
         check_label(label)
         timeout, lock_timeout = check_seconds("timeout", timeout), check_seconds("lock_timeout", lock_timeout)

@@ -259,6 +259,8 @@ def test_a_call_that_waits_ends_when_the_database_is_closed(tmp_path: Path) -> N
             await db.close()
             with pytest.raises(engine.UsageError, match="the database was closed"):
                 await waiting
+            with pytest.raises(engine.UsageError, match="the database was closed"):
+                db.transaction()
             await holder.rollback()
 
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
