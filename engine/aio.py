@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import itertools
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, Self, TypeVar, Unpack, overload
 
 from engine import errors
 from engine.client.codecs import Codec, CodecName, codec_of
@@ -31,6 +33,7 @@ from engine.client.snapshots import Snapshot, SnapshotNamespace, read
 from engine.client.sockets import reached
 from engine.client.timing import check_seconds
 from engine.client.transaction import Transaction as RawTransaction
+from engine.client.unclosed import close_soon, warn_unclosed
 from engine.protocol.addresses import addresses_of
 
 T = TypeVar("T")
@@ -134,19 +137,57 @@ class Transaction(OfThisProcess):
         await self._raw.__aexit__(kind, error, traceback)
 
 
+class Within(Protocol):
+    """A node in this process. `let_go`: it is stopped next, says whichever thread."""
+
+    def let_go(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def _end(session: Session, node: Within | None) -> None:
+    try:
+        await session.close()
+    finally:
+        if node is not None:
+            await node.stop()
+
+
 class Database(OfThisProcess, Access, WithNamespaces):
     """A cluster, or an embedded node, as an application sees it."""
 
-    def __init__(self, session: Session, where: str, close: Callable[[], Awaitable[None]] | None = None) -> None:
+    _opened_in: int | None = None  # a process; None: it ends with whoever made it
+
+    def __init__(self, session: Session, where: str, node: Within | None = None) -> None:
         super().__init__(session)
         self.where = where
-        self._close = close
+        self._node = node
         self._closing: asyncio.Task[None] | None = None
+
+    def _opened(self) -> Self:
+        """It is an application's from now on, which should close it."""
+        self._opened_in = os.getpid()
+        return self
+
+    def _adopt(self, other: Database) -> None:
+        """In the child of a fork: go on with another one's session."""
+        self.session, self._opened_in, other._opened_in = other.session, other._opened_in, None
 
     @property
     def embedded(self) -> bool:
         """Whether the node is in this process."""
-        return self._close is not None
+        return self._node is not None
+
+    def __del__(self) -> None:
+        if self._opened_in == os.getpid() and self._closing is None and self.session.loop.is_running():
+            self._let_go()
+            close_soon(self.session.loop, partial(_end, self.session, self._node))
+            warn_unclosed(self)
+
+    def _let_go(self) -> None:
+        """Nobody has it any more, says whichever thread, and it is closed next."""
+        if self._node is not None:
+            self._node.let_go()
 
     def __repr__(self) -> str:
         return f"<Database {self.where}{' closed' if self.session.closed else ''}>"
@@ -278,15 +319,8 @@ class Database(OfThisProcess, Access, WithNamespaces):
         """End everything that is under way and hang up. Whoever is cancelled meanwhile may close it again, and waits."""
         self.session.check_loop()
         if self._closing is None:
-            self._closing = self.session.loop.create_task(self._end())
+            self._closing = self.session.loop.create_task(_end(self.session, self._node))
         await asyncio.shield(self._closing)
-
-    async def _end(self) -> None:
-        try:
-            await self.session.close()
-        finally:
-            if self._close is not None:
-                await self._close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -314,7 +348,7 @@ async def connect(
         seeds = addresses_of(addresses)
     except ValueError as error:
         raise errors.UsageError(str(error)) from None
-    return Database(await reached(seeds, timeout, domain=domain, name=client_name), ",".join(seeds))
+    return Database(await reached(seeds, timeout, domain=domain, name=client_name), ",".join(seeds))._opened()
 
 
 async def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # named for what it does, as `dbm.open`
@@ -354,11 +388,11 @@ async def open_embedded(path: str | Path, settings: dict[str, Any], **how: Any) 
     session.links = node
     node.begin(session)
     session.begin()
-    database = Database(session, f"embedded {path}", node.stop)
+    database = Database(session, f"embedded {path}", node)
     try:
         if not await session.wait_for_table(30.0):
             raise errors.Unavailable(f"the node in {path} did not start")
     except BaseException:
         await database.close()
         raise
-    return database
+    return database._opened()

@@ -254,21 +254,7 @@ class Database(OfThisProcess, BlockingNamespaces):
     def __init__(self, loop: Loop, native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:
         self._loop = loop
         self._native: aio.Database = native
-        self._again = again
-        loop.forked = self._in_child
-
-    def _in_child(self) -> None:
-        """A child of `os.fork()`: connect anew, under the same names; transactions of the parent stay the parent's."""
-        native = self._native
-        if native.embedded:
-            raise errors.UsageError(
-                f"{native.where} was opened before os.fork(), and the node lives in the parent: open it in the child after "
-                "the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
-            )
-        immortal(native.session)
-        native.session.leave_to_parent()
-        self._loop.begin()
-        native.session = self._loop.run(self._again()).session
+        loop.owner, loop.forked = native, partial(_in_child, native, again)  # it has not this: nobody would ever lose it
 
     def __repr__(self) -> str:
         return repr(self._native)
@@ -401,6 +387,19 @@ def open(path: str | Path, **settings: Setting) -> Database:  # noqa: A001  # na
     or `durability="LOG_ONLY"`. Raises UsageError (also where another process has it open), CorruptionError and DiskFull.
     """
     return _start(lambda: aio.open(path, **settings))
+
+
+def _in_child(native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]], loop: Loop) -> None:
+    """A child of `os.fork()`: connect anew, under the same names; transactions of the parent stay the parent's."""
+    if native.embedded:
+        raise errors.UsageError(
+            f"{native.where} was opened before os.fork(), and the node lives in the parent: open it in the child after "
+            "the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
+        )
+    immortal(native.session)
+    native.session.leave_to_parent()
+    loop.begin()
+    native._adopt(loop.run(again()))
 
 
 def _start(begin: Callable[[], Coroutine[Any, Any, aio.Database]]) -> Database:

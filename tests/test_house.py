@@ -69,6 +69,7 @@ DOING = {
         "sockets",
         "timing",
         "together",
+        "unclosed",
     }
     | {"transaction"},
     "engine.host": {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,11 +88,11 @@ TOLD_ELSEWHERE = {
 
 
 @pytest.fixture(scope="module")
-def db(tmp_path_factory: pytest.TempPathFactory) -> Database:
+def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     """A node that is as every new one."""
-    made = engine.open(tmp_path_factory.mktemp("limits") / "node", durability="NONE")
-    made.namespace("a").put(b"k", b"")
-    return made
+    with engine.open(tmp_path_factory.mktemp("limits") / "node", durability="NONE") as made:
+        made.namespace("a").put(b"k", b"")
+        yield made
 
 
 @pytest.mark.parametrize(("what", "limit", "error"), ROWS, ids=[row[0] for row in ROWS])

@@ -4,7 +4,8 @@ Of a process only the thread that calls `os.fork()` lives on in the child, so th
 that it was forked, and asks its owner what to do (`Loop.forked`): to begin again on a new thread, or to refuse.
 
 A program may end without closing its database. Its loop ends then before the interpreter does: a thread that comes back
-from a socket into an interpreter that is not there any more takes the process down.
+from a socket into an interpreter that is not there any more takes the process down. And it may lose a database before: a
+loop that nobody has closes what it is for, and ends. Everything that a database gives out has its loop.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from engine import errors
 from engine.client.here import OfThisProcess
+from engine.client.unclosed import Unclosed, close_soon, warn_unclosed
 
 T = TypeVar("T")
 
@@ -100,14 +103,17 @@ def _raised_in(task: asyncio.Task[Any]) -> BaseException:
 
 
 class Loop:
-    """A thread that runs an event loop, for the calls of one database.
+    """A thread that runs an event loop, for the calls of one database: its `owner`, which is closed where nobody has this.
 
     `forked` is called at the first call in a child of `os.fork()`: it may `begin` a thread again, and whoever else calls
     waits until it is done; what it raises is what every call in the child is told.
     """
 
+    _open = False
+
     def __init__(self) -> None:
-        self.forked: Callable[[], None] | None = None
+        self.forked: Callable[[Loop], None] | None = None
+        self.owner: Unclosed | None = None
         self.in_child = False  # of a fork, where no call was made yet, or none can be
         self._open = True
         self._let: dict[asyncio.Task[object], None] = {}
@@ -148,7 +154,7 @@ class Loop:
                 raise errors.UsageError("this database was opened before os.fork(): open one in the child")
             self._reviver = threading.get_ident()
             try:
-                forked()
+                forked(self)
                 self.in_child = False
             finally:
                 self._reviver = 0
@@ -210,12 +216,23 @@ class Loop:
         self._thread.join()
         self.loop.close()
 
+    def __del__(self) -> None:
+        if not self._open or self.in_child or not self._thread.is_alive():
+            return
+        self._open = False
+        loop, owner = self.loop, self.owner
+        if owner is not None:
+            owner._let_go()
+        _left[loop] = self._thread
+        with suppress(RuntimeError):  # somebody has stopped it
+            close_soon(loop, partial(_end, loop, owner))
+        if owner is not None:
+            warn_unclosed(owner)
+
     def leave(self) -> None:
         """The program ends: so does the thread, between two of the things that it does. Nothing is closed."""
-        if self._open and not self.in_child and self._thread.is_alive():
-            immortal(self.loop)
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(EXIT_SECONDS)
+        if self._open and not self.in_child:
+            _leave(self.loop, self._thread)
 
 
 class Held(OfThisProcess):
@@ -243,11 +260,15 @@ def immortal(thing: object) -> None:
 
 
 _loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+_left: dict[asyncio.AbstractEventLoop, threading.Thread] = {}
+"""Those that nobody has, and that have not ended yet, with their threads."""
 
 
 def _after_fork() -> None:
     for loop in list(_loops):
         loop.after_fork()
+    while _left:
+        immortal(_left.popitem()[0])
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -256,17 +277,19 @@ os.register_at_fork(after_in_child=_after_fork)
 def _at_exit() -> None:
     for loop in list(_loops):
         loop.leave()
+    for left in list(_left):
+        if (thread := _left.pop(left, None)) is not None:  # else it has ended by itself
+            _leave(left, thread)
+
+
+def _leave(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    if thread.is_alive():
+        immortal(loop)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(EXIT_SECONDS)
 
 
 atexit.register(_at_exit)
-
-
-def is_running(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether this code runs on that loop."""
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -277,7 +300,19 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             continue
+        if _left.pop(loop, None) is not None:
+            loop.close()
         return
+
+
+async def _end(loop: asyncio.AbstractEventLoop, owner: Unclosed | None) -> None:
+    """End a loop that nobody has, and what it is for."""
+    try:
+        if owner is not None:
+            await owner.close()
+        await _end_tasks()
+    finally:
+        loop.stop()
 
 
 async def _end_tasks() -> None:

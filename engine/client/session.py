@@ -15,9 +15,10 @@ from engine import errors
 from engine.client.calls import Call
 from engine.client.flights import NEVER
 from engine.client.leases import CutLeases
-from engine.client.loop import ELSEWHERE, is_running
+from engine.client.loop import ELSEWHERE
 from engine.client.routing import Router
 from engine.client.timing import REAL, Renewals, Surroundings, check_seconds
+from engine.client.unclosed import is_running
 from engine.protocol.addresses import Address
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import FRAME_BYTES_MAX

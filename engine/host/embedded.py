@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -33,6 +34,8 @@ ADDRESS = "embedded:0"
 ALONE: dict[str, Any] = {"partitions": 16, "backups": 0, "connection_lost_ms": 0}
 """What a new node by itself has, unless it is told otherwise. Partitions spread work over nodes, and here is only one:
 with fewer of them more of a batch lies in each, and a batch costs what its partitions cost."""
+LOOK_SECONDS = 0.05
+"""So often whoever waits for the end of another node looks whether its loop still runs."""
 _log = logging.getLogger("foreshore")
 
 
@@ -63,6 +66,8 @@ class Embedded:
         self._asker: Asker | None = None
         self._process = os.getpid()
         self.place = os.path.realpath(directory.path)
+        self.ending = False  # it is being stopped, or is about to be
+        self.ended = threading.Event()
 
     @property
     def left(self) -> bool:
@@ -92,15 +97,23 @@ class Embedded:
 
     async def stop(self) -> None:
         """End the node in good order."""
+        self.ending = True
         try:
             await self.driver.finish()
         finally:
-            _begun.pop(self, None)
-            self.driver.close()
-            if self.driver.failed:
-                self._directory.abandon()
-            else:
-                self._directory.close()
+            try:
+                self.driver.close()
+                if self.driver.failed:
+                    self._directory.abandon()
+                else:
+                    self._directory.close()
+            finally:
+                _begun.pop(self, None)
+                self.ended.set()
+
+    def let_go(self) -> None:
+        """Nobody has it any more, and it is stopped next. In any thread."""
+        self.ending = True
 
     def give_back(self) -> None:
         """Its loop is closed: no turn is taken any more, and there is no last checkpoint. In any thread."""
@@ -146,12 +159,16 @@ _begun: dict[Embedded, None] = {}
 
 
 def _given_back(path: Path) -> None:
-    """What loops have left is given back before `path` is opened. Raises UsageError where only their owner can."""
+    """What loops have left is given back before `path` is opened, and what is just being closed there is waited for. Raises
+    UsageError where only their owner can."""
     for node in list(_begun):
+        here = node.place == os.path.realpath(path)
+        while here and node.ending and not node.rests and not node.ended.wait(LOOK_SECONDS):
+            pass
         if node.left:
             if _begun.pop(node, node) is None:  # of two who open at once one does it
                 node.give_back()
-        elif node.rests and node.place == os.path.realpath(path):
+        elif node.rests and here and node in _begun:
             raise errors.UsageError(
                 f"{path} is open in this process, in a database whose event loop does not run: close it in that loop, or "
                 "close the loop"

@@ -1,0 +1,50 @@
+"""What nobody has any more and nobody has closed is closed then, and a developer is told of it (`python -X dev`).
+
+Which thread finds out is anybody's, at any moment: nothing is waited for here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+_closing: dict[asyncio.Task[None], None] = {}
+"""What is being closed for nobody: a loop by itself would forget it."""
+
+
+class Unclosed(Protocol):
+    """What can be closed, on its loop. `_let_go`: it is about to be, says whichever thread."""
+
+    def _let_go(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def warn_unclosed(what: object) -> None:
+    """Tell whoever wants to hear it."""
+    warnings.warn(f"unclosed {what!r}: expected `close`, or `with`", ResourceWarning, stacklevel=3, source=what)
+
+
+def close_soon(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have it closed on the loop that it belongs to. At once, where this is that one: as the loop may just be ending, and
+    then takes with it what it knows of."""
+
+    def begin() -> None:
+        task = loop.create_task(close())
+        _closing[task] = None
+        task.add_done_callback(_closing.pop)
+
+    if is_running(loop):
+        begin()
+    else:
+        loop.call_soon_threadsafe(begin)
+
+
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this code runs on that loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
