@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import itertools
 import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -169,17 +170,24 @@ class Database(OfThisProcess, Access, WithNamespaces):
         self._opened_in = os.getpid()
         return self
 
+    def _owned(self) -> Self:
+        """It ends with whoever has it: of a circle that nobody has each part is told so, and one closes this."""
+        self._opened_in = None
+        return self
+
     def _adopt(self, other: Database) -> None:
         """In the child of a fork: go on with another one's session."""
-        self.session, self._opened_in, other._opened_in = other.session, other._opened_in, None
+        self.session = other._owned().session
 
     @property
     def embedded(self) -> bool:
         """Whether the node is in this process."""
         return self._node is not None
 
-    def __del__(self) -> None:
-        if self._opened_in == os.getpid() and self._closing is None and self.session.loop.is_running():
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self._opened_in is None or ends() or self._opened_in != os.getpid():
+            return
+        if self._closing is None and self.session.loop.is_running():
             self._let_go()
             close_soon(self.session.loop, partial(_end, self.session, self._node))
             warn_unclosed(self)

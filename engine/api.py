@@ -254,7 +254,8 @@ class Database(OfThisProcess, BlockingNamespaces):
     def __init__(self, loop: Loop, native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.Database]]) -> None:
         self._loop = loop
         self._native: aio.Database = native
-        loop.owner, loop.forked = native, partial(_in_child, native, again)  # it has not this: nobody would ever lose it
+        loop.owner = native._owned()
+        loop.forked = partial(_in_child, native, again)  # it has not this: nobody would ever lose it
 
     def __repr__(self) -> str:
         return repr(self._native)

@@ -14,6 +14,7 @@ import asyncio
 import atexit
 import ctypes
 import os
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
@@ -115,11 +116,11 @@ class Loop:
         self.forked: Callable[[Loop], None] | None = None
         self.owner: Unclosed | None = None
         self.in_child = False  # of a fork, where no call was made yet, or none can be
-        self._open = True
         self._let: dict[asyncio.Task[object], None] = {}
         self._thread: threading.Thread
         self._new_locks()
         self.begin()
+        self._open = True
         _loops.add(self)
 
     def _new_locks(self) -> None:
@@ -216,16 +217,15 @@ class Loop:
         self._thread.join()
         self.loop.close()
 
-    def __del__(self) -> None:
-        if not self._open or self.in_child or not self._thread.is_alive():
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not self._open or ends() or self.in_child or not self._thread.is_alive():
             return
         self._open = False
         loop, owner = self.loop, self.owner
         if owner is not None:
             owner._let_go()
         _left[loop] = self._thread
-        with suppress(RuntimeError):  # somebody has stopped it
-            close_soon(loop, partial(_end, loop, owner))
+        close_soon(loop, partial(_end, loop, owner))
         if owner is not None:
             warn_unclosed(owner)
 
@@ -285,7 +285,8 @@ def _at_exit() -> None:
 def _leave(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     if thread.is_alive():
         immortal(loop)
-        loop.call_soon_threadsafe(loop.stop)
+        with suppress(RuntimeError):  # it has just been closed, and its thread ends
+            loop.call_soon_threadsafe(loop.stop)
         thread.join(EXIT_SECONDS)
 
 
@@ -300,8 +301,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
             continue
-        if _left.pop(loop, None) is not None:
+        if loop in _left:  # else the program ends, or who has stopped it closes it
             loop.close()
+            _left.pop(loop, None)  # last: until then the end of the program waits for this thread
         return
 
 

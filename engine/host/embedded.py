@@ -79,6 +79,11 @@ class Embedded:
         """Whether its loop does not run, and may again."""
         return not self.driver.loop.is_running() and self._process == os.getpid()
 
+    @property
+    def ends(self) -> bool:
+        """Whether it is being stopped, by a loop of this process that runs."""
+        return self.ending and self.driver.loop.is_running() and self._process == os.getpid()
+
     def begin(self, asker: Asker) -> None:
         """Start the node; from now on this is who asks it."""
         self._asker = asker
@@ -163,7 +168,7 @@ def _given_back(path: Path) -> None:
     UsageError where only their owner can."""
     for node in list(_begun):
         here = node.place == os.path.realpath(path)
-        while here and node.ending and not node.rests and not node.ended.wait(LOOK_SECONDS):
+        while here and node.ends and not node.ended.wait(LOOK_SECONDS):
             pass
         if node.left:
             if _begun.pop(node, node) is None:  # of two who open at once one does it

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 
 import engine
 from engine import aio
+from engine.client import loop as loops
+from engine.host import embedded
 from tests.support.patience import PATIENCE_SECONDS, joined
 
 SAYS = r"unclosed <Database .*>: expected `close`, or `with`"
@@ -103,6 +107,82 @@ def test_whoever_has_a_part_has_the_database(tmp_path: Path, part: str) -> None:
         assert lost() == ROWS
 
 
+def test_two_of_one_circle_are_both_closed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def entangled() -> None:
+        first, second = ([engine.open(tmp_path / name, partitions=2)] for name in ("first", "second"))
+        first[0].namespace("ns").put(b"k", b"1")
+        circle: list[Any] = [first, second]
+        circle.append(circle)
+
+    def lost() -> None:
+        entangled()
+        gc.collect()
+
+    with no_more_clients(), pytest.warns(ResourceWarning, match=SAYS) as told:
+        lost()
+    assert not caplog.records
+    for name in ("first", "second"):
+        assert sum(f"/{name}>" in str(warning.message) for warning in told) == 1
+        engine.open(tmp_path / name).close()
+
+
+def test_it_is_closed_whichever_thread_has_lost_it(tmp_path: Path) -> None:
+    with no_more_clients(), ThreadPoolExecutor(1) as pool, pytest.warns(ResourceWarning, match=SAYS):
+        lost = pool.submit(dropped, lambda: engine.open(tmp_path / "node", partitions=2)).result()
+    assert lost() is None
+
+
+def test_a_loop_that_could_not_begin_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> asyncio.AbstractEventLoop:
+        raise OSError("no descriptors")
+
+    told: list[object] = []
+    monkeypatch.setattr(loops, "_new_loop", none)
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with pytest.raises(OSError, match="no descriptors"):
+        loops.Loop()
+    gc.collect()
+    assert not told
+
+
+AIO_PARTS: dict[str, tuple[Callable[[aio.Database], Any], Callable[[Any], AsyncIterator[object]]]] = {
+    "a namespace": (lambda db: db.namespace("ns"), lambda ns: ns.scan()),
+    "its rows": (lambda db: db.namespace("ns").scan(), aiter),
+    "a transaction": (lambda db: db.transaction(), lambda tx: tx.namespace("ns").scan()),
+    "a namespace inside": (lambda db: db.transaction().namespace("ns"), lambda ns: ns.scan()),
+    "rows inside": (lambda db: db.transaction().namespace("ns").scan(), aiter),
+}
+
+
+@pytest.mark.parametrize("part", AIO_PARTS)
+def test_whoever_has_a_part_has_the_database_in_an_event_loop(tmp_path: Path, part: str) -> None:
+    take, use = AIO_PARTS[part]
+
+    async def taken() -> object:
+        db = await aio.open(tmp_path / "node", partitions=2)
+        await db.namespace("ns").put(b"k", b"1")
+        return take(db)
+
+    async def lost() -> list[object]:
+        kept = await taken()
+        gc.collect()
+        await asyncio.sleep(0)
+        rows = [row async for row in use(kept)]
+        del kept
+        gc.collect()
+        return rows
+
+    async def story() -> None:
+        before = asyncio.all_tasks()
+        with pytest.warns(ResourceWarning, match=SAYS):
+            rows = await lost()
+        assert rows == [(b"k", b"1")]
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
+
+
 def test_in_an_event_loop_it_is_closed_and_told_too(tmp_path: Path, addresses: str) -> None:
     async def story() -> None:
         before = asyncio.all_tasks()
@@ -139,6 +219,21 @@ def test_who_opens_what_is_just_being_closed_waits_for_that(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
+def test_a_child_does_not_wait_for_what_its_parent_is_just_closing(tmp_path: Path) -> None:
+    with engine.open(tmp_path / "node", partitions=2):
+        (node,) = (node for node in embedded._begun if node.place == os.path.realpath(tmp_path / "node"))
+        node.let_go()
+        if (child := os.fork()) == 0:
+            signal.alarm(int(PATIENCE_SECONDS))
+            try:
+                engine.open(tmp_path / "node")
+            except engine.UsageError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 STORY = """
 import engine, os, sys
 door, where, end = sys.argv[1:]
@@ -154,11 +249,13 @@ assert os.wait()[1] == 0
 ns[b"l"] = b"1"
 if end == "drop":
     del db, ns
+if end == "close":
+    db.close()
 print("end")
 """
 
 
-@pytest.mark.parametrize("end", ["drop", "end"])
+@pytest.mark.parametrize("end", ["drop", "end", "close"])
 @pytest.mark.parametrize("door", ["open", "connect"])
 def test_the_end_of_a_program_or_of_a_child_is_none_of_a_database(
     tmp_path: Path, addresses: str, door: str, end: str
@@ -174,5 +271,6 @@ def test_the_end_of_a_program_or_of_a_child_is_none_of_a_database(
         env=os.environ | {"PYTHONPATH": os.getcwd()},
     )
     assert (told.returncode, told.stdout) == (0, "end\n"), told.stderr
+    assert "Traceback" not in told.stderr, told.stderr
     warned = [line for line in told.stderr.splitlines() if "ResourceWarning: unclosed" in line]
     assert len(warned) == (end == "drop") + (door == "connect"), told.stderr  # the child of a client has one of its own
