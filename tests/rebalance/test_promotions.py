@@ -72,6 +72,17 @@ def test_a_new_primary_does_not_wait_for_a_copy_that_is_let_go_meanwhile() -> No
     assert copies["n2"].rows(0)[b"k1"][2] == b"heard by n3"
 
 
+def test_what_counts_by_the_very_map_that_finds_it_promoting_is_owed_no_more() -> None:
+    """Its batch waited for a copy that this map leaves out: so it serves when all who begin by the map are called."""
+    copies = three()
+    copies.map(("n2", "n3", "n1"), ("n1", "n2", "n3"), promote=True)
+    copies.wait(3)
+    local = copies["n2"].local[0]
+    assert (local.role, copies["n2"].promotion.owed) == (Role.PRIMARY, {})
+    copies["n2"].promotion.begin([local])
+    assert copies["n2"].promotion.owed == {}, "else it would be said to promote for good"
+
+
 def test_a_copy_that_was_let_go_has_nothing_to_say_to_a_new_primary_that_has_not_heard_of_it() -> None:
     copies = three()
     copies.trouble = lambda *_: 0
