@@ -145,8 +145,7 @@ class Promotion(Rule):
 
     def _become(self, partitions: Sequence[LocalPartition]) -> None:
         unasked, asked = dict.fromkeys(self._unasked), dict[int, None]()
-        promoting = [local.number for local in partitions if local.role is Role.PROMOTING]  # else this map ended its wait
-        self.owed |= dict.fromkeys(promoting)
+        self.owed |= dict.fromkeys([p.number for p in partitions if p.role is Role.PROMOTING])  # this map may end a wait
         self._alone.extend([local for local in partitions if not local.needed])  # may be all that there are
         for local in [local for local in partitions if local.needed]:
             if self._has_begun(local):
@@ -288,7 +287,8 @@ class Promotion(Rule):
 
     def _finish_if_complete(self, number: int) -> None:
         """Take what the survivors have, once all have answered; what is large of it is worked out before."""
-        if self._working_out.get(number) is (answers := self._waiting[number]) or None in answers.values():
+        answers = self._waiting[number]
+        if self._working_out.get(number) is answers or None in answers.values():
             return
         brought: dict[tuple[Fragment, int], r.Write] = {}
         for answer in newest_first(answers):

@@ -305,27 +305,27 @@ def test_what_is_written_once_more_expires_when_it_did(held: dict[bytes, bytes])
         assert found == {b"k4": (70, rows[b"k4"][1]), b"k99": (71, rows[b"k99"][1])}, node
 
 
-def test_what_was_prepared_to_expire_does_when_it_has_moved() -> None:
-    copies = begun_again({b"k4": b"committed"}, expires=True, ttl=80)
-    end(copies, commit=True)
+def k4_expires(copies: Copies, at: int) -> None:
+    """Another copy sees what the new primary has, and both have the deadline of that very row."""
     rows = seen_by_another(copies)
     for node in ("n2", "n3"):
         deadline = copies[node].replica.store.get((EXPIRIES, 0), row_of(NAME[0], b"k4"))
         assert deadline is not None
         assert deadline.value is not None
-        assert said(deadline.value) == (80, rows[b"k4"][1]), node
+        assert said(deadline.value) == (at, rows[b"k4"][1]), node
+
+
+def test_what_was_prepared_to_expire_does_when_it_has_moved() -> None:
+    copies = begun_again({b"k4": b"committed"}, expires=True, ttl=80)
+    end(copies, commit=True)
+    k4_expires(copies, 80)
 
 
 def test_what_was_written_to_expire_after_what_is_prepared_does_when_it_has_moved() -> None:
     """Its deadline was written in a fragment that has no gap, so that it is not issued again by itself."""
     copies = begun_again({b"k4": b"committed", b"k5": b"committed"}, then={"k4": "after"}, then_ttl=90)
     end(copies, commit=True)
-    rows = seen_by_another(copies)
-    for node in ("n2", "n3"):
-        deadline = copies[node].replica.store.get((EXPIRIES, 0), row_of(NAME[0], b"k4"))
-        assert deadline is not None
-        assert deadline.value is not None
-        assert said(deadline.value) == (90, rows[b"k4"][1]), node
+    k4_expires(copies, 90)
 
 
 def test_what_is_prepared_and_too_large_for_the_beginning_of_an_epoch_does_not_move() -> None:
