@@ -88,7 +88,7 @@ class Owner(Protocol):
     def hello(self, role: str) -> Hello:
         """What the node says first."""
 
-    def lost(self, node: NodeId) -> None:
+    def lost(self, node: NodeId, role: Role) -> None:
         """A connection to a peer broke."""
 
     def links_to(self, address: Address) -> Iterator[Link]:
@@ -225,8 +225,8 @@ class Link:
         """The connection broke: report it, and dial again."""
         if self.connection is connection:
             self.connection, self._behind_until = None, 0.0
-            if self.peer is not None and self.role == PEER:
-                self.owner.lost(self.peer.node)
+            if self.peer is not None:
+                self.owner.lost(self.peer.node, self.role)
         if self.connection is None:
             self._redial()
 
@@ -235,6 +235,10 @@ class Link:
         says nothing of it: a name may stand for several machines."""
         peer = self.peer
         return self.connection is not None and peer is not None and peer.node == hello.node and _life(peer) != _life(hello)
+
+    def leads_to(self, node: NodeId) -> bool:
+        """Whether it was this one who answered last: at the same address another node may, another time."""
+        return self.peer is not None and self.peer.node == node
 
     def abort(self) -> None:
         """Hang up, whatever waits to be sent."""

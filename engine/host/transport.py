@@ -228,12 +228,16 @@ class Transport:
             yield self.links[address]
             yield from (self.beside[role, address] for role in BESIDE)
 
-    def lost(self, node: NodeId) -> None:
-        """A connection to a peer broke; if another life of it is connected, that one is spoken to."""
-        for link in self.links.values():
-            if link.connection is not None and link.peer is not None and link.peer.node == node:
-                self.links_by_node[node] = link
-        self.inbox(PeerLost(node), 0)
+    def lost(self, node: NodeId, role: Role) -> None:
+        """A connection to a peer broke; if it is connected by another address, or another life of it, that is spoken to."""
+        for link in self.links.values() if role == PEER else self.beside.values():
+            if link.role == role and link.connection is not None and link.leads_to(node):
+                if role == PEER:
+                    self.links_by_node[node] = link
+                else:
+                    self.beside_by_node[role, node] = link
+        if role == PEER:
+            self.inbox(PeerLost(node), 0)
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
@@ -243,7 +247,7 @@ class Transport:
     def address_of(self, node: NodeId) -> Address:
         """Where a peer listens that this node is connected to, or nothing. From any thread."""
         link = self.links_by_node.get(node)
-        return link.address if link is not None else ""
+        return link.address if link is not None and link.leads_to(node) else ""
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""
@@ -274,9 +278,11 @@ class Transport:
         return any((link := self.links_by_node.get(t)) is not None and link.is_behind for t in targets)
 
     def _link_to(self, node: NodeId, role: Role) -> Link | None:
-        if role is not PEER and (link := self.beside_by_node.get((role, node))) is not None and link.connection is not None:
-            return link
-        return self.links_by_node.get(node)
+        beside = self.beside_by_node.get((role, node)) if role is not PEER else None
+        if beside is not None and beside.connection is not None and beside.leads_to(node):
+            return beside
+        link = self.links_by_node.get(node)
+        return link if link is not None and link.leads_to(node) else None
 
     def reply(self, replies: list[tuple[SessionId, Reply]]) -> None:
         """Answer clients."""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from engine.host import links as links_module
-from engine.messages import Credit, Heartbeat, Replicate, Replicated, Supply
+from engine.messages import Credit, Heartbeat, Message, Replicate, Replicated, Supply
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS
 from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
 from engine.turn.events import Event, PeerLost, PeerSeen, Received
@@ -253,3 +253,39 @@ def test_where_several_nodes_answer_at_one_address_no_connection_is_cut_off_for_
         server.close()
 
     asyncio.run(story())
+
+
+def test_what_is_for_one_node_does_not_go_to_another_that_answers_in_its_place() -> None:
+    """A name may stand for several machines, and lead to another one when it is dialed again."""
+
+    async def story() -> None:
+        first = transport_of("n1", [])
+        heard = {node: list[Event]() for node in ("n2", "n2 by name", "n3")}
+        n2, by_name, n3 = (transport_of(node[:2], heard[node]) for node in heard)
+        address, name = await n2.listen("127.0.0.1:0"), await by_name.listen("127.0.0.1:0")
+        for dialed in (address, name):  # it is spoken to over those that were made last
+            first.connect(dialed)
+            links = list(first.links_to(dialed))
+            await until(lambda: all(link.connection is not None for link in links))  # noqa: B023  # waited for here
+        await by_name.close()
+        await n3.listen(name)
+        await until(lambda: {link.peer.node for link in first.links_to(name) if link.peer is not None} == {"n3"})
+        said: list[Message] = [SAID, Replicate(NO_VERSION, 1, []), Supply(NO_VERSION, 1, 1)]
+        first.send([(("n2", "n3"), message) for message in said])
+        await until(lambda: len(received(heard["n2"])) + len(received(heard["n3"])) == 2 * len(said))
+        assert received(heard["n2"]) == received(heard["n3"]) == ["Heartbeat", "Replicate", "Supply"]
+        await n2.close()
+        await until(lambda: not any(link.connection for link in first.links_to(address)))
+        first.send([(("n2", "n3"), message) for message in said])
+        await until(lambda: len(received(heard["n3"])) >= 2 * len(said))
+        await asyncio.sleep(0.05)
+        assert received(heard["n3"]) == sorted(2 * ["Heartbeat", "Replicate", "Supply"])
+        await first.close()
+        await n3.close()
+
+    asyncio.run(story())
+
+
+def received(events: list[Event]) -> list[str]:
+    """Of which kinds what came is, over whichever connection."""
+    return sorted(type(event.message).__name__ for event in events if isinstance(event, Received))
