@@ -48,7 +48,7 @@ from wal.probe import probe
 AHEAD_MAX = 1 << 16
 """How far a session may run ahead of what it acknowledged: so many of its answers are kept at most."""
 LOOKED_AT_ONCE = 10_000
-"""Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when they are gone."""
+"""Of one partition's answers, the oldest: a turn has a budget, and what is behind them is looked at when most are gone."""
 SESSIONS_MAX = 1 << 17
 """So many sessions are remembered at most, some 40 MB of them."""
 KEPT_OF_WORK = 16
@@ -222,8 +222,10 @@ class Sessions(Rule):
                 if last > acked and heard is not None:
                     probe("sessions.silent_for_too_long")
                     self._acknowledge(session, heard, last)  # whoever asks again is refused
-        results.set_enough(max(core.settings.answers_kept, 2 * (len(results) - forgotten)))
-        if kept > core.settings.answers_kept:
+        most = core.settings.answers_kept
+        goes_on = len(looked_at) == LOOKED_AT_ONCE and 2 * forgotten >= LOOKED_AT_ONCE
+        results.set_enough(most if goes_on else max(most, 2 * (len(results) - forgotten)))
+        if kept > most:
             self.alarm.by(self._again.setdefault(local.number, core.now + core.settings.result_retention_ms * MS))
         if up_to:
             record = r.Forget(local.number, local.epoch, list(up_to.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.data.sessions import SESSIONS_MAX
+from engine.data.sessions import LOOKED_AT_ONCE, SESSIONS_MAX
 from engine.node.node import Node
 from engine.protocol.requests import (
     Code,
@@ -278,3 +278,14 @@ def test_where_very_many_answers_grow_old_together_some_partitions_are_looked_at
     assert len(forgotten) == 32
     assert most < 20, "each is much of a turn"
     assert all(len(node.core.replica.partition(number).results) == 2 for number in range(32)), "all but the newest"
+
+
+def test_of_more_answers_than_are_looked_at_once_all_go_when_they_are_acknowledged() -> None:
+    """One request that takes long keeps all that its client was told after it; then they go faster than others come."""
+    alone, many = Alone(), 4 * LOOKED_AT_ONCE
+    results = alone.node.core.replica.partition(0).results
+    for number in range(1, many):
+        results.note_committed(tx_of(ANN, number))
+    for number in range(many, many + 20):
+        alone.put(ANN, number, acked=number - 1)
+    assert len(results) < 20
