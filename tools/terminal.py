@@ -137,12 +137,14 @@ def end_of(command: Callable[[], object]) -> int:
 @contextmanager
 def put_away() -> Iterator[None]:
     """A command that is told to end, by SIGTERM or as its terminal is closed, ends as if it were interrupted, so that its
-    files and processes go with it; and then of that signal, as whoever sent it expects."""
+    files and processes go with it; and then of that signal, as whoever sent it expects. To be told once more, as by a shell
+    after the kernel, changes nothing: who does not want to wait for that has Ctrl-C."""
     told: list[int] = []
 
     def end(number: int, _: object) -> None:
         told.append(number)
-        raise KeyboardInterrupt
+        if len(told) == 1:
+            raise KeyboardInterrupt
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     mine = [number for number, handler in before.items() if handler == signal.SIG_DFL]  # who says `nohup` means it

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -215,6 +216,30 @@ def test_who_is_told_to_end_leaves_no_file_and_no_process(stopped: list[Path], t
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, errors) == (-signal.Signals[name], "foreshore: interrupted\n")
     assert list(temporary.iterdir()) == []
+
+
+TOLD_TWICE = """
+import os, signal
+from tools.terminal import end_of, put_away
+
+def command():
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        os.kill(os.getpid(), signal.SIGHUP)
+        print("put away")
+
+with put_away():
+    end_of(command)
+"""
+
+
+def test_who_is_told_to_end_once_more_while_it_puts_away_what_it_began_does_so() -> None:
+    """By a terminal that is closed: the kernel tells all, then the shell does; `timeout` tells its child, and its group."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TOLD_TWICE], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGHUP, "put away\n")
 
 
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
