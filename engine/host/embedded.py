@@ -36,6 +36,8 @@ ALONE: dict[str, Any] = {"partitions": 16, "backups": 0, "connection_lost_ms": 0
 with fewer of them more of a batch lies in each, and a batch costs what its partitions cost."""
 LOOK_SECONDS = 0.05
 """So often whoever waits for the end of another node looks whether its loop still runs."""
+STILL_SECONDS = 10.0
+"""A loop that does nothing for so long is kept from it by whoever waits, as by a blocking call in the loop itself."""
 _log = logging.getLogger("foreshore")
 
 
@@ -116,6 +118,20 @@ class Embedded:
                 _begun.pop(self, None)
                 self.ended.set()
 
+    def wait_for_end(self) -> None:
+        """It is being stopped, and is gone then. Raises UsageError if its loop stands still. In any other thread."""
+        goes_on = threading.Event()
+        with suppress(RuntimeError):  # it has just been closed
+            self.driver.loop.call_soon_threadsafe(goes_on.set)
+        waited = 0.0
+        while self.ends and not self.ended.wait(LOOK_SECONDS):
+            waited += LOOK_SECONDS
+            if waited >= STILL_SECONDS and not goes_on.is_set():
+                raise errors.UsageError(
+                    f"{self.place} is being closed in this process, by an event loop that stands still: open it then, "
+                    "or by engine.aio, where no call is in the way of others"
+                )
+
     def let_go(self) -> None:
         """Nobody has it any more, and it is stopped next. In any thread."""
         self.ending = True
@@ -168,8 +184,8 @@ def _given_back(path: Path) -> None:
     UsageError where only their owner can."""
     for node in list(_begun):
         here = node.place == os.path.realpath(path)
-        while here and node.ends and not node.ended.wait(LOOK_SECONDS):
-            pass
+        if here and node.ends:
+            node.wait_for_end()
         if node.left:
             if _begun.pop(node, node) is None:  # of two who open at once one does it
                 node.give_back()

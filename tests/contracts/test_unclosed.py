@@ -219,6 +219,24 @@ def test_who_opens_what_is_just_being_closed_waits_for_that(tmp_path: Path) -> N
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
+def test_who_keeps_a_loop_from_closing_what_he_opens_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A blocking call in an event loop, which would have to go on first."""
+    monkeypatch.setattr(embedded, "STILL_SECONDS", 0.2)
+
+    async def story() -> None:
+        db = await aio.open(tmp_path / "node", partitions=2)
+        closing = asyncio.create_task(db.close())
+        (node,) = (node for node in embedded._begun if node.place == os.path.realpath(tmp_path / "node"))
+        while not node.ends:
+            await asyncio.sleep(0)
+        with pytest.raises(engine.UsageError, match="is being closed in this process, by an event loop that stands still"):
+            engine.open(tmp_path / "node")
+        await closing
+        engine.open(tmp_path / "node").close()
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
+
+
 def test_a_child_does_not_wait_for_what_its_parent_is_just_closing(tmp_path: Path) -> None:
     with engine.open(tmp_path / "node", partitions=2):
         (node,) = (node for node in embedded._begun if node.place == os.path.realpath(tmp_path / "node"))
