@@ -15,6 +15,11 @@ from rebalance.table import Placement, Topology, disk_name
 from wal.ids import NO_VERSION, NodeId, Version
 
 
+def can_decide(baseline: Sequence[NodeId], here: Collection[NodeId]) -> bool:
+    """Whether those who are here are a majority of a baseline, and so could decide what follows the map that brings it."""
+    return 2 * sum(node in here for node in baseline) > len(baseline)
+
+
 def may_be(old: Topology, baseline: Sequence[NodeId]) -> bool:
     """Whether these can be the baseline next by a step: the map knows a disk of each, a majority of them is here, and
     nothing is LOST, nobody set aside.
@@ -23,7 +28,7 @@ def may_be(old: Topology, baseline: Sequence[NodeId]) -> bool:
     return (
         len(dict.fromkeys(baseline)) == len(baseline) > 0
         and all(node in here or (node in old.baseline and node in old.allocations) for node in baseline)
-        and 2 * sum(node in here for node in baseline) > len(baseline)
+        and can_decide(baseline, here)
         and not any(p.lost for p in old.placements)
         and not any(old.aside.get(node, 0) > 0 for node in here)
     )

@@ -12,6 +12,7 @@ import msgspec
 from engine.cluster.claims import Claims
 from engine.messages import Announce, AskCopies, Commit, Copies, Promise, Propose, SingleMap
 from engine.turn.core import Core
+from rebalance.baselines import can_decide
 from rebalance.lives import Life, claims_by_node, disk_of, earlier, may_vote, set_back
 from rebalance.migrations import Migrations
 from rebalance.namespaces import NamespaceSettings
@@ -234,6 +235,17 @@ class Attempt:
         copies = told.copies if told is not None else single.copies
         return msgspec.structs.replace(single, copies=[c for c in copies if c.partition in self.in_doubt])
 
+    def _leaving(self, topology: Topology) -> Sequence[NodeId]:
+        """Who is let go by the next map: nobody, where those who reported could not go on without them."""
+        leaving = self.intent.leaving
+        return leaving if topology.carried_by([n for n in self.singles if n not in leaving]) else []
+
+    def _baseline(self, topology: Topology) -> Sequence[NodeId]:
+        """Who is meant to hold data by the next map: who was, where those who reported could decide nothing by an order."""
+        ordered, leaving = self.intent.baseline, self._leaving(topology)
+        stay = [n for n in self.singles if n not in leaving]
+        return ordered if ordered is not None and can_decide(ordered, stay) else topology.baseline
+
     def change(self, topology: Topology, claims: Claims, map_hash: int) -> Change:
         """What is to be planned, with those candidates who have answered."""
         intent, singles = self.intent, {node: self._reported(node) for node in self.singles}
@@ -241,8 +253,8 @@ class Attempt:
             candidates=[_as_reported(topology, c, singles[c.node].life) for c in intent.candidates if c.node in singles],
             singles=singles,
             handover=intent.handover,
-            baseline=intent.baseline if intent.baseline is not None else topology.baseline,
-            leaving=intent.leaving,
+            baseline=self._baseline(topology),
+            leaving=self._leaving(topology),
             voted={
                 node: promise.voted_lsn
                 for node, single in singles.items()

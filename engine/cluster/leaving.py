@@ -21,7 +21,7 @@ from engine.messages import Halt, Leave
 from engine.turn.core import Core
 from rebalance.going import going
 from rebalance.ports import MS
-from rebalance.table import Placement, Topology
+from rebalance.table import Candidate, Placement, Topology
 from wal.ids import NodeId
 
 LEAVE_MS_MAX = 30_000
@@ -124,16 +124,20 @@ class Leaving:
         lives = {m.node: m.incarnation for m in topology.members}
         self._asked = {n: life for n, life in self._asked.items() if lives.get(n) == life}
 
-    def granted(self, topology: Topology, here: Sequence[NodeId]) -> list[NodeId]:
-        """Those who are let go now: the rest must be able to go on without them. Who leads goes last."""
+    def granted(self, topology: Topology, alive: Sequence[Candidate]) -> list[NodeId]:
+        """Those who are let go now: the rest must be able to go on without them. Who leads goes last.
+
+        The map may list a life that asked and has ended since, while the next one asks to be let in: that one stays.
+        """
         granted: list[NodeId] = []
         if not self._asked:
             return granted
         noted = going(topology)  # of what these have all is on others, too
-        for node in sorted(self._asked, key=lambda n: n == self.core.node):
+        here = {c.node: c.incarnation for c in alive}
+        for node, life in sorted(self._asked.items(), key=lambda asked: asked[0] == self.core.node):
             rest = [n for n in here if n != node and n not in granted]
             awaited = node not in noted and any(True for _ in _awaited(topology, [node, *granted], rest))
-            if node in here and topology.carried_by(rest) and not awaited:
+            if here.get(node) == life and topology.carried_by(rest) and not awaited:
                 granted.append(node)
         return granted
 

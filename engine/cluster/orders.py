@@ -3,12 +3,13 @@
 An order is given to any node and passed on to the coordinator; who took it keeps it, for the case that the coordinator
 dies. It names what it is about: the baseline that it replaces, the placements that are LOST. When these have changed it is
 void, so that an order that is delayed, repeated or remembered is never executed late; and none stands for longer than a
-person waits. Of two operators who saw the same, one is carried out, and the other is told that it stands otherwise.
+person waits. Of two operators who saw the same, one is carried out, and the other is told that it stands otherwise. One
+that those who are here cannot carry out stops nothing: it waits for others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import assert_never
 
 import msgspec
@@ -19,6 +20,7 @@ from engine.messages import ResetLost, SetBaseline, SetMigrations, SetNamespace
 from engine.messages.cluster import Order
 from engine.turn.core import Core
 from rebalance.affinity import Affinity
+from rebalance.baselines import can_decide
 from rebalance.ideal import finding_ideal, ideal_of, most_copies
 from rebalance.migrations import Migrations
 from rebalance.ports import MS
@@ -96,10 +98,10 @@ class Orders:
     def __init__(self, core: Core, detector: Detector, *, looked_through: LookedThrough) -> None:
         self.core = core
         self.detector = detector
-        self._baseline: SetBaseline | None = None
-        self._reset: ResetLost | None = None
-        self._migrations: tuple[SetMigrations, int] | None = None  # and until when
-        self._until = 0
+        self._baseline: tuple[SetBaseline, int] | None = None  # and until when it stands; so are the others
+        self._reset: tuple[ResetLost, int] | None = None
+        self._migrations: tuple[SetMigrations, int] | None = None
+        self._waits_for: list[NodeId] = []  # without whom the baseline that is ordered could decide nothing
         self.namespaces = NamespaceOrders(core, pass_on=self._pass_on, looked_through=looked_through)
 
     # Given here.
@@ -177,17 +179,16 @@ class Orders:
         if isinstance(order, SetMigrations):
             self._hear_of_migrations(order)
             return
-        topology = self.core.topology
-        self._until = self.core.now + ORDER_MS_MAX * MS
+        topology, until = self.core.topology, self.core.now + ORDER_MS_MAX * MS
         match order:
             case SetBaseline(_, baselined):
                 if topology is None or baselined != topology.baselined:
                     brought = topology.baselined if topology is not None else "nothing"
                     self.core.note(f"an order about the baseline of {baselined} is void: {brought} brought another")
                 else:
-                    self._baseline = order
+                    self._baseline, self._waits_for = (order, until), []
             case ResetLost():
-                self._reset = order
+                self._reset = order, until
             case _:
                 assert_never(order)
 
@@ -208,21 +209,41 @@ class Orders:
             return None
         return Migrations(paused=order.paused, bytes_per_second=order.bytes_per_second)
 
-    def standing(self, topology: Topology) -> tuple[tuple[NodeId, ...] | None, list[int]]:
-        """Who should hold the data, if that is to change; and the lost partitions that are to begin again."""
-        baseline, reset = self._baseline, self._reset
-        late = self.core.now > self._until
-        if baseline is not None and (
-            late or baseline.baselined != topology.baselined or _unknown(baseline.nodes, topology)
-        ):
-            baseline = self._baseline = None
-        if reset is None:
-            return (tuple(baseline.nodes) if baseline is not None else None), []
-        places = topology.placements
-        lost = [n for n, version in reset.partitions if n < len(places) and places[n].lost and places[n].version == version]
-        if late or not lost:
-            self._reset, lost = None, []
-        return (tuple(baseline.nodes) if baseline is not None else None), lost
+    def standing(self, topology: Topology, here: Collection[NodeId]) -> tuple[tuple[NodeId, ...] | None, list[int]]:
+        """Who should hold the data, if that is to change; and the lost partitions that are to begin again.
+
+        `here`: who will be in the next map. A baseline by which these could decide nothing waits for the others.
+        """
+        return self._baseline_that_stands(topology, here), self._lost_to_begin_again(topology)
+
+    def _baseline_that_stands(self, topology: Topology, here: Collection[NodeId]) -> tuple[NodeId, ...] | None:
+        if self._baseline is None:
+            return None
+        (order, until), now = self._baseline, self.core.now
+        if now > until or order.baselined != topology.baselined or _unknown(order.nodes, topology):
+            self._baseline = None
+            return None
+        if can_decide(order.nodes, here):
+            return tuple(order.nodes)
+        away = [n for n in order.nodes if n not in here]
+        if away != self._waits_for:
+            probe("orders.a_baseline_waits")
+            self._waits_for = away
+            self.core.note(
+                f"the baseline {', '.join(order.nodes)} waits for {', '.join(away)}: without a majority of it nothing can "
+                "be decided"
+            )
+        return None
+
+    def _lost_to_begin_again(self, topology: Topology) -> list[int]:
+        if self._reset is None:
+            return []
+        (order, until), places = self._reset, topology.placements
+        lost = [n for n, version in order.partitions if n < len(places) and places[n].lost and places[n].version == version]
+        if self.core.now > until or not lost:
+            self._reset = None
+            return []
+        return lost
 
 
 def _no_baseline(nodes: tuple[NodeId, ...], topology: Topology | None) -> str:
@@ -235,7 +256,7 @@ def _no_baseline(nodes: tuple[NodeId, ...], topology: Topology | None) -> str:
     if not nodes:
         return "a baseline needs at least one node"
     away = [n for n in nodes if topology.member(n) is None]
-    if 2 * (len(nodes) - len(away)) <= len(nodes):
+    if not can_decide(nodes, [n for n in nodes if n not in away]):
         return f"{', '.join(away)} are not here: without a majority the baseline {', '.join(nodes)} could decide nothing"
     return ""
 

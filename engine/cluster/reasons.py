@@ -87,13 +87,13 @@ class Reasons:
         core, names = self._core, {c.node: c for c in alive}
         lost = [m.node for m in topology.members if m.node not in names]
         joins = [c for c in alive if not is_member(topology, c)]
-        leaving, noted = self._leaving.granted(topology, list(names)), going(topology)
+        leaving, noted = self._leaving.granted(topology, alive), going(topology)
         present = [c.node for c in alive if c.node not in leaving and c.node not in noted]
         at_once = bool(leaving) and all(n in noted for n in leaving)  # they go before anything is looked for
         handover, extra, missing = ([], [], []) if at_once else self._wanted_moves(topology, present)
         handover = handover + self.led_by(topology, leaving) if leaving else handover
         lightly, all_fence = self._may_go(topology, leaving, noted), self.all_fence(topology)
-        baseline, reset = self._orders.standing(topology)
+        baseline, reset = self._orders.standing(topology, [n for n in names if n not in leaving])
         namespaces, groups = self._orders.namespaces.standing(topology)
         known, migrations = self.all_amend(topology) if groups else all_fence, self._orders.of_migrations(topology)
         doubted, stays = self._doubted(topology) if all_fence else {}, not places_anew(topology.namespaces, namespaces)

@@ -8,6 +8,7 @@ import msgspec
 
 from engine.cluster.detector import Detector
 from engine.cluster.leaving import LEAVE_MS_MAX, TOLD_MS, Leaving
+from engine.messages import Leave
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
@@ -118,3 +119,13 @@ def test_who_was_not_let_go_ends_and_says_for_whom_it_waited() -> None:
         "told to; it was not let go within 30 s: it waited for n3 to load 2 partitions, of which nobody else who stays has "
         "a whole copy"
     )
+
+
+def test_what_a_life_asked_that_has_ended_does_not_send_the_next_one_away() -> None:
+    leaving, core = a_node(loading=0)
+    assert core.topology is not None
+    leaving.on_leave(Leave("n3", 1))
+    alive = [Candidate(n, f"d-{n}", 1, n, "") for n in NODES]
+    assert leaving.granted(core.topology, alive) == ["n3"]
+    again = [*alive[:2], msgspec.structs.replace(alive[2], incarnation=2)]
+    assert leaving.granted(core.topology, again) == [], "it came back before a map said that it had gone"

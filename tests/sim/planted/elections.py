@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from engine.cluster import attempt, exchange
+from engine.cluster import orders as orders_that_stand
 from engine.cluster import steps as steps_of_maps
 from engine.messages import (
     Accept,
@@ -452,13 +453,19 @@ def an_old_order_is_carried_out(machine: Machine) -> None:
     assert machine.node is not None
     orders = machine.node.membership.orders
 
-    def standing(original: Callable[[Topology], Any], topology: Topology) -> Any:
-        if orders._baseline is not None and tuple(orders._baseline.nodes) != topology.baseline:
-            orders._baseline = SetBaseline(orders._baseline.nodes, topology.baselined)
-            orders._until = orders.core.now
-        return original(topology)
+    def standing(original: Callable[[Topology, list[str]], Any], topology: Topology, here: list[str]) -> Any:
+        if orders._baseline is not None and tuple(nodes := orders._baseline[0].nodes) != topology.baseline:
+            orders._baseline = SetBaseline(nodes, topology.baselined), orders.core.now
+        return original(topology, here)
 
     around(orders, "standing", standing)
+
+
+@ELECTIONS.fault("10")
+def a_baseline_that_cannot_decide_is_tried(machine: Machine) -> None:
+    """An order is carried out with whoever is there, also where they could decide nothing by the map that it makes."""
+    for module in (orders_that_stand, attempt):
+        during(machine, machine.node, "turn", module, "can_decide", lambda baseline, here: True)
 
 
 @ELECTIONS.fault("10")

@@ -110,13 +110,13 @@ def an_old_order_resets_what_is_lost_again(machine: Machine) -> None:
     assert machine.node is not None
     orders, numbers = machine.node.membership.orders, list[int]()
 
-    def standing(original: Callable[[Topology], Any], topology: Topology) -> Any:
+    def standing(original: Callable[[Topology, list[str]], Any], topology: Topology, here: list[str]) -> Any:
         if orders._reset is not None:
-            numbers[:] = [number for number, _ in orders._reset.partitions]
+            numbers[:] = [number for number, _ in orders._reset[0].partitions]
         if numbers:
-            orders._until = orders.core.now
-            orders._reset = ResetLost([(number, topology.placements[number].version) for number in numbers])
-        return original(topology)
+            reset = ResetLost([(number, topology.placements[number].version) for number in numbers])
+            orders._reset = reset, orders.core.now
+        return original(topology, here)
 
     around(orders, "standing", standing)
 

@@ -175,6 +175,23 @@ def an_order_about_an_older_baseline(plant: Plant | None) -> None:
 
 
 @story
+def a_baseline_that_cannot_decide_waits(plant: Plant | None) -> None:
+    """n2 is told of a baseline without n3; n1, who does not hear of it, and n4 die, and n2 leads."""
+    with Stage(plant, nodes=5) as stage:
+        late = stage.lose("set-baseline")
+        stage.world.command(stage["n2"], "baseline", {"nodes": ["n1", "n2", "n4", "n5"]})
+        stage.wait(100)
+        stage.end(late)
+        stage.power_cut("n1", "n4")
+        stage.wait(4_000)
+        put = stage.begin_put(key(0), b"1")
+        stage.wait(4_000)
+        stage.must(told(put), "three of five write, though two of them would be too few of the four that are ordered")
+        stage.start("n1", "n4")
+        stage.curtain()
+
+
+@story
 def a_copy_that_beats_and_does_not_answer(plant: Plant | None) -> None:
     """All that is replicated to n2 is lost, and nothing else."""
     with Stage(plant) as stage:
