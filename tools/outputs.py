@@ -18,14 +18,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from engine.errors import UsageError
+from engine.errors import Error, UsageError
+from tools.terminal import Unreadable
+from wal import DiskFull
+from wal.disk import FULL
 
 
 @contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
+def new_directory(out: Path, *, otherwise: str = "name another --out") -> Iterator[Path]:
     """A directory to write into, beside `out`, whose name it takes when the block ends; it goes if that ends by an error.
 
-    Raises UsageError if `out` is there already or cannot be written, also where the block raises OSError.
+    Raises UsageError if `out` is there already or cannot be written, and Unreadable if there is no room for it, also where
+    the block raises OSError or DiskFull. `otherwise` is what whoever is told may do.
     """
     whole = out.absolute()
     aside, lock = _aside(whole), -1
@@ -44,7 +48,9 @@ def new_directory(out: Path) -> Iterator[Path]:
     except OSError as error:
         if out.exists():
             raise UsageError(f"{out} came to be there meanwhile: name a new directory") from error
-        raise UsageError(f"cannot write to {out}: {error.strerror}; name another --out") from error
+        raise unwritten(f"cannot write to {out}: {error.strerror}", error.errno, otherwise) from error
+    except DiskFull as error:
+        raise Unreadable(f"cannot write to {out}: {error.reason}, or {otherwise}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if lock >= 0:
@@ -55,7 +61,8 @@ def new_file(out: Path, chunks: Iterable[bytes]) -> None:
     """Write a file that somebody may edit: one that is there already stays, and must be the same. What is no file, such as
     a pipe, is written to.
 
-    Raises UsageError if `out` has something else in it or cannot be written, also where the chunks raise OSError.
+    Raises UsageError if `out` has something else in it or cannot be written, and Unreadable if there is no room for it,
+    also where the chunks raise OSError.
     """
     with _told_of(out):
         if _is_no_file(out):
@@ -75,7 +82,8 @@ def new_file(out: Path, chunks: Iterable[bytes]) -> None:
 def put_file(out: Path, chunks: Iterable[bytes]) -> None:
     """Write a file, in the place of one that is there. What is no file, such as a pipe, is written to.
 
-    Raises UsageError if `out` cannot be written, also where the chunks raise OSError: then it is as it was.
+    Raises UsageError if `out` cannot be written, and Unreadable if there is no room for it, also where the chunks raise
+    OSError: then it is as it was.
     """
     with _told_of(out):
         if _is_no_file(out):
@@ -120,7 +128,14 @@ def _told_of(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+        raise unwritten(f"cannot write {out}: {error.strerror}", error.errno, "name another place") from error
+
+
+def unwritten(what: str, number: int | None, otherwise: str) -> Error:
+    """Why something could not be written: who named the place was wrong, unless that is only full."""
+    if number in FULL:
+        return Unreadable(f"{what}: free some space, or {otherwise}")
+    return UsageError(f"{what}; {otherwise}")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import IO
 
 import msgspec
 
-from engine.errors import CorruptionError, Error, Unavailable, UsageError
+from engine.errors import CorruptionError, DiskFull, Error, Unavailable, UsageError
 from engine.offline.refusals import DoesNotFold, LogLost
 from engine.state.store_errors import StoreDamaged, StoreError, StoreForeign
 from wal import DiskError, Finding, LogClosed, LogError
@@ -116,7 +116,7 @@ def exit_code_of(error: Exception) -> ExitCode:
             return ExitCode.UNREADABLE
         case CorruptionError():
             return ExitCode.DAMAGED
-        case Unavailable() | Unreadable() | DiskError() | StoreError() | OSError():
+        case Unavailable() | Unreadable() | DiskFull() | DiskError() | StoreError() | OSError():
             return ExitCode.UNREADABLE
         case _:
             return ExitCode.WRONG

@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _NAME_MAX = 200
 _CHUNK = 1 << 20
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the last: `ulimit -f`; Python ignores its SIGXFSZ
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # the last: `ulimit -f`; Python ignores its SIGXFSZ
 _EARLY = frozenset({"create", "open", "allocate", "write"})
 Names: TypeAlias = list[str]  # named here, because inside a class with a method `list` the type is out of sight
 
@@ -37,7 +37,7 @@ class DiskError(Exception):
 
 
 class DiskFull(DiskError):
-    """No space, or no quota, left, or no file may be so large: free some and start the node again."""
+    """No space, or no quota, left, or no file may be so large."""
 
     @property
     def early(self) -> bool:
@@ -324,6 +324,6 @@ def _ours(operation: str, path: Path, error: OSError) -> DiskError:
     if isinstance(error, FileNotFoundError):
         return DiskMissing(operation, str(path), "there is no such file")
     reason = f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
-    if error.errno in _FULL:
-        return DiskFull(operation, str(path), f"{reason}: free some space and start the node again")
+    if error.errno in FULL:
+        return DiskFull(operation, str(path), f"{reason}: free some space")
     return DiskError(operation, str(path), reason)

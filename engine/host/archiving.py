@@ -52,7 +52,11 @@ class Archiving:
                 self._at = began + self._pause * MS
         elif self._pause:
             self._pause = 0
-            self._note("the disk has room again for archives of the log: goes on")
+            self._note(
+                "the disk has room again for archives of the log: goes on"
+                if worked
+                else "nothing of the log is left to be archived: what found no room was trimmed meanwhile"
+            )
         elif not worked:
             self._up_to = 0  # until the next checkpoint
         core.not_archived = log.no_room

@@ -55,6 +55,7 @@ from wal import (
     LogTooNew,
 )
 from wal import DiskFull as LogDiskFull
+from wal.disk import FULL
 from wal.ids import NodeId, check_name
 
 ORPHAN_SECONDS = 30.0
@@ -148,7 +149,7 @@ def open_data_directory(
             os.close(lock)
             raise
     except OSError as error:
-        raise UsageError(_unusable(path, error)) from error
+        raise _unusable(path, error) from error
 
 
 def _check_log_is_here(path: Path) -> None:
@@ -160,11 +161,11 @@ def _check_log_is_here(path: Path) -> None:
         )
 
 
-def _unusable(path: Path, error: OSError) -> str:
-    return (
-        f"cannot use the data directory {path}: {error.filename or path}: {error.strerror}; expected files that this user "
-        "may read and write"
-    )
+def _unusable(path: Path, error: OSError) -> Error:
+    what = f"cannot use the data directory {path}: {error.filename or path}: {error.strerror}"
+    if error.errno in FULL:
+        return DiskFull(f"{what}: free some space and start again")
+    return UsageError(f"{what}; expected files that this user may read and write")
 
 
 @contextmanager
@@ -173,7 +174,7 @@ def held(path: Path) -> Iterator[None]:
     try:
         lock = _take_lock(path)
     except OSError as error:
-        raise UsageError(_unusable(path, error)) from error
+        raise _unusable(path, error) from error
     try:
         yield
     finally:
@@ -190,8 +191,10 @@ def _take_lock(path: Path) -> int:
         if owner == str(os.getpid()):
             raise UsageError(f"{path} is open in this process: use the database that it has, or close that first") from None
         raise UsageError(f"{path} is in use by process {owner}: stop it first, or name another directory") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    try:
+        os.pwrite(lock, b"%-32d" % os.getpid(), 0)  # in the place of the one before: on a full disk there is no other
+    except OSError:
+        os.ftruncate(lock, 0)  # nobody can say whose it is; it is taken all the same
     return lock
 
 
@@ -252,7 +255,7 @@ def _refusal(path: Path, error: Exception) -> Error:
     """Why a node cannot start on this directory, and what to do."""
     match error:
         case LogDiskFull() | StoreFull():
-            return DiskFull(f"{error}; free some space and start again")
+            return DiskFull(f"{error} and start again")
         case LogDamaged() | LogBehindStore():
             return CorruptionError(
                 f"the log of {path} is not whole: {error.finding}. `foreshore wal verify {path}` shows all of it. Move the "
@@ -272,7 +275,7 @@ def _refusal(path: Path, error: Exception) -> Error:
 def as_engine_error(error: BaseException) -> Error | None:
     """The error of a log or a store as an application sees it, if it is one."""
     if isinstance(error, LogDiskFull | StoreFull):
-        return DiskFull(str(error))
+        return DiskFull(f"{error} and start the node again")
     if isinstance(error, StoreNoMemory):
         return Error(f"{error}; what was promised is in the log")
     if isinstance(error, StoreFailed | DiskError):

@@ -316,7 +316,9 @@ class Duties:
 
     def _checkpointed(self, image: CheckpointImage, error: Exception | None) -> None:
         self._writing = False
-        if isinstance(error, StoreFull):
+        if isinstance(error, StoreFull) and self.over:
+            self._preparing.last_checkpoint(error)
+        elif isinstance(error, StoreFull):
             self._preparing.checkpoint_full(image, error, ends=self._finish is not None)
         elif error is not None:
             self._fail(error)

@@ -114,7 +114,7 @@ class Preparing:
             self._note_room()
             self._doer.note(
                 f"NO ROOM for the log's next segment of {self._log.next_bytes} bytes ({error}): the node goes on while "
-                "this one lasts, and tries again; free some space"
+                "this one lasts, and tries again"
             )
 
     def _goes_on(self) -> None:
@@ -148,8 +148,8 @@ class Preparing:
             probe("preparing.no_room_for_a_checkpoint")
             self._note_room()
             self._doer.note(
-                f"NO ROOM for a checkpoint of {image.weight} bytes ({error}): it is kept in memory and tried again; free "
-                "some space, or raise what limits it (a quota, `ulimit -f`)"
+                f"NO ROOM for a checkpoint of {image.weight} bytes ({error}, or raise what limits "
+                "it, as a quota or `ulimit -f`): it is kept in memory and tried again"
             )
 
     def last_checkpoint(self, error: Exception | None) -> Exception | None:

@@ -258,7 +258,7 @@ def trouble(path: Path, doing: str, error: lmdb.Error | OSError) -> StoreError:
         return StoreInUse(f"{where}; expected one user in a process: close the other one first")
     # LMDB calls a write that came back short EIO, and a disk that just filled up gives exactly that.
     if code in _NO_ROOM or (code == errno.EIO and _no_room(path)):
-        return StoreFull(f"{where}; expected room for it, found none: make room")
+        return StoreFull(f"{where}; expected room for it, found none: free some space")
     if code == errno.ENOMEM:
         return StoreNoMemory(
             f"{where}; expected memory, and address space for a map of the whole file: raise what limits it (`ulimit -v`, "

@@ -14,7 +14,7 @@ from pathlib import Path
 from wal import DirectoryDisk, Disk, DiskError, DiskFull, File
 
 SLOW_SECONDS = 0.3
-FULL = "No space left on device (ENOSPC): free some space and start the node again"
+FULL = "No space left on device (ENOSPC): free some space"
 
 
 class FailingDisk(DirectoryDisk):

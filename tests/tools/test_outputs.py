@@ -14,6 +14,7 @@ import pytest
 from engine.errors import UsageError
 from tests.support.patience import PATIENCE_SECONDS
 from tools.outputs import new_directory, new_file, put_file, put_files
+from tools.terminal import Unreadable
 
 
 def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
@@ -31,12 +32,12 @@ def test_a_directory_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
 )
 def test_who_is_interrupted_leaves_nothing_and_begins_again(tmp_path: Path, error: BaseException) -> None:
     out = tmp_path / "out"
-    said = UsageError if isinstance(error, OSError) else type(error)
+    said = Unreadable if isinstance(error, OSError) else type(error)
     with pytest.raises(said) as told:
         _half(out, error)
     assert list(tmp_path.iterdir()) == []
     if isinstance(error, OSError):
-        assert str(told.value) == f"cannot write to {out}: No space left on device; name another --out"
+        assert str(told.value) == f"cannot write to {out}: No space left on device: free some space, or name another --out"
     with new_directory(out) as aside:
         (aside / "file").write_text("all of it")
     assert (out / "file").read_text() == "all of it"
@@ -126,7 +127,7 @@ def test_a_new_file_is_there_whole_and_replaces_nothing_but_the_same(tmp_path: P
 
 
 def test_a_file_that_could_not_be_written_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot write .*/out: No space left on device"):
+    with pytest.raises(Unreadable, match=r"cannot write .*/out: No space left on device"):
         new_file(tmp_path / "out", full())
     with pytest.raises(UsageError, match=r"cannot write .*/none/out: No such file or directory"):
         new_file(tmp_path / "none" / "out", [b""])
@@ -142,7 +143,7 @@ def full() -> Iterator[bytes]:
 def test_a_file_that_is_put_in_the_place_of_another_is_whole_or_leaves_that(tmp_path: Path) -> None:
     out = tmp_path / "out"
     put_file(out, [b"all ", b"of it"])
-    with pytest.raises(UsageError, match=r"cannot write .*/out: No space left on device"):
+    with pytest.raises(Unreadable, match=r"cannot write .*/out: No space left on device"):
         put_file(out, full())
     assert out.read_bytes() == b"all of it"
     put_file(out, [b"another"])

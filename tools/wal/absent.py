@@ -88,12 +88,14 @@ def _outside(place: Place, wanted: Filter, from_lsn: int, to_lsn: int | None) ->
     if not segments:
         return
     first, last = segments[0], segments[-1]
-    since, until = wanted.times or (first.first_time_ms, last.last_time_ms)
+    earliest = min(one.first_time_ms for one in segments)  # a clock may have been set back meanwhile
+    latest = max(one.last_time_ms for one in segments)
+    since, until = wanted.times or (earliest, latest)
     lsns_fit = from_lsn <= last.last_lsn and (to_lsn is None or first.first_lsn <= to_lsn)
-    if not (lsns_fit and since <= last.last_time_ms and first.first_time_ms <= until):
+    if not (lsns_fit and since <= latest and earliest <= until):
         complain(
             f"the log of {place.name} is of LSN {first.first_lsn} to {last.last_lsn}, from "
-            f"{time_text(first.first_time_ms)} to {time_text(last.last_time_ms)}: nothing of it is in what was asked for"
+            f"{time_text(earliest)} to {time_text(latest)}: nothing of it is in what was asked for"
         )
 
 

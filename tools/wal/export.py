@@ -6,6 +6,7 @@ The columns are those of Spark's table `wal` (`docs/reconcile.md`). JSON lines n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -74,7 +75,7 @@ def export(
     files: dict[tuple[str, int], Writer] = {}
     held: dict[tuple[str, int], list[Cells]] = {}
     count = 0
-    with new_directory(out) as aside:
+    with new_directory(out) as aside, _closed(files):
         for at, place in enumerate(places):
             for cells in _rows(place, trouble, wanted, from_lsn, to_lsn=to_lsn, values=values):
                 file = cells[_NAMESPACE], at
@@ -93,6 +94,17 @@ def export(
             writer.close()
     emit([f"{count} rows in {out}"])
     trouble.end(ExitCode.OK if count else absent(places, wanted, from_lsn, to_lsn))
+
+
+@contextmanager
+def _closed(files: dict[tuple[str, int], Writer]) -> Iterator[None]:
+    """None of them stays open, however that ends."""
+    try:
+        yield
+    finally:
+        for writer in files.values():
+            with suppress(OSError):  # of one that is closed by now nothing is written any more
+                writer.close()
 
 
 def _rows(

@@ -94,3 +94,23 @@ def test_an_archive_that_found_no_room_is_tried_again_later_each_time_and_told_u
         "NO ROOM for an archive of a segment of the log",
         "the disk has room again for archives of the log",
     ]
+
+
+def test_room_for_archives_of_which_none_is_left_to_be_made_is_not_promised() -> None:
+    disk, node, notes = MemoryDisk(), _Node(), list[str]()
+    log = open_log(disk, LogSettings(segment_bytes=8 << 10, total_bytes=1 << 20))
+    written = 0
+    while len(log.segments()) < 2:
+        append(log, update(written := written + 1, 1000))
+    archiving = Archiving(cast("Node", node), log, notes.append)
+    archiving.may_go_up_to(1 << 40)
+    disk.capacity = disk.used
+    archiving.done(1, log.archive(1 << 40))
+    assert node.not_archived
+    log.trim(log.segments()[-1].first_lsn)
+    archiving.done(2, log.archive(1 << 40))
+    assert [note.split(" (")[0].split(": ")[0] for note in notes] == [
+        "NO ROOM for an archive of a segment of the log",
+        "nothing of the log is left to be archived",
+    ]
+    assert node.not_archived == ""

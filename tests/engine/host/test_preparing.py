@@ -16,8 +16,11 @@ from engine.errors import DiskFull
 from engine.host.preparing import Preparing
 from engine.host.server import Server, ServerConfig
 from engine.node.node import Node
+from engine.state.store import CheckpointImage
 from engine.state.store_errors import StoreFailed, StoreFull
+from engine.turn.events import Stop, WriteCheckpoint
 from engine.turn.settings import Settings
+from tests.engine.host.test_syncing import Told
 from tests.support.failing_disk import failing
 from tests.support.memory_disk import MemoryDisk
 from tests.support.patience import PATIENCE_SECONDS
@@ -163,6 +166,37 @@ def test_a_last_checkpoint_without_room_is_told_and_ends_nothing_badly() -> None
     assert doer.notes == []
     assert preparing.last_checkpoint(StoreFull("a quota")) is None
     assert "a quota" in doer.notes[0]
+
+
+class _Late(Told):
+    """A checkpoint comes back when it is told to, and the operator reads what is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+        self.back: list[Callable[[Any, Exception | None], None]] = []
+        self.why: list[str | Exception] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def background(self, name: str, run: Callable[[], Any], back: Callable[[Any, Exception | None], None]) -> None:
+        if name == "checkpoint":
+            self.back.append(back)
+
+    def stop(self, reason: str | Exception) -> None:
+        self.why.append(reason)
+
+
+def test_a_node_that_has_ended_says_of_no_checkpoint_that_it_is_tried_again() -> None:
+    """On a disk that fills the log and a checkpoint that is being written find no room in the same moment."""
+    world = _Late()
+    world.turn(tasks=[WriteCheckpoint(CheckpointImage(0, {}, fragments={}, partitions={}, cleared=[], rows={}))])
+    world.turn(tasks=[Stop("the log has no room", refused=False)])
+    (back,) = world.back
+    back(None, StoreFull("no room for it"))
+    assert world.why == ["the log has no room"]
+    assert [note.split(" (")[0] for note in world.notes] == ["NO ROOM for a last checkpoint"]
 
 
 def _preparing(doer: _AtOnce, node: _Node, log: Log) -> Preparing:

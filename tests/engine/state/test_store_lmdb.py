@@ -368,7 +368,7 @@ def test_a_file_that_may_not_grow_costs_nothing_and_the_checkpoint_is_written_wh
     resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, before[1]))
     try:
         for _ in range(2):
-            with pytest.raises(StoreFull, match=r"checkpoint up to lsn 2: .*make room"):
+            with pytest.raises(StoreFull, match=r"checkpoint up to lsn 2: .*: free some space"):
                 store.write(large)
             assert data.stat().st_size <= small, "what was begun takes no room"
             assert (store.load(), held(store)) == (states(1), contents(1))
