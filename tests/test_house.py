@@ -80,6 +80,7 @@ DOING = {
         "preparing",
         "embedded",
         "links",
+        "names",
         "pulse",
         "server",
         "sockets",

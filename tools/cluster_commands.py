@@ -101,8 +101,8 @@ class Whole(msgspec.Struct, frozen=True):
         found += [f"no answer from {address}, which is no member's" for address in self.silent]
         found += [f"{m['node']} is suspected by {asked['node']}" for m in asked["members"] if m["suspected"]]
         found += [
-            f"{m['node']} is too slow to be waited for and set aside, for the {m['aside']}. time: its log took long to sync, "
-            f"or a batch was left unanswered; its last sync took {m['sync_ms']} ms"
+            f"{m['node']} is too slow to be waited for and set aside, for the {m['aside']}. time: its log took long to "
+            f"sync, or a batch was left unanswered; its last sync took {m['sync_ms']} ms"
             for m in asked["members"]
             if m["aside"]
         ]

@@ -9,7 +9,7 @@ from typing import cast
 from engine import errors
 from engine.client.session import Session
 from engine.errors import ProtocolError
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, host_of, split_address
 from engine.protocol.requests import Request
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
@@ -120,7 +120,7 @@ class SocketLinks:
         """Which address of a name is tried first this time. That one refuses is passed over by the loop; that it takes
         connections, or lets them wait, and says nothing is known only afterwards."""
         found = await self.session.loop.getaddrinfo(host, port, type=SOCK_STREAM)
-        return _host_of(found[tries % len(found)][4]) if len(found) > 1 else host
+        return host_of(found[tries % len(found)][4]) if len(found) > 1 else host
 
     def greeted(self, connection: _Connection, hello: Hello) -> None:
         """A node answered: from now on it can be asked."""
@@ -166,12 +166,6 @@ class SocketLinks:
         for socket in sockets:
             socket.abort()  # what was written and is not read is not waited for
         await asyncio.sleep(0)
-
-
-def _host_of(found: tuple[object, ...]) -> str:
-    """The host of what a name was resolved to; of an IPv6 address that means something on one link only, with that."""
-    host, _, *flow_and_scope = found
-    return f"{host}%{flow_and_scope[1]}" if flow_and_scope and flow_and_scope[1] else str(host)
 
 
 async def reached(seeds: list[Address], timeout: float, *, domain: str, name: str) -> Session:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, cast, get_args
 
 from engine.errors import ProtocolError
-from engine.host.sockets import give_up_soon, keep_alive
+from engine.host.names import Names, NameUnknown
+from engine.host.sockets import address_of, give_up_soon, keep_alive
 from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
@@ -76,6 +78,7 @@ class Owner(Protocol):
     """Whoever has links: a node's transport."""
 
     loop: asyncio.AbstractEventLoop
+    names: Names
     identity: PeerSeen
     inbox: Callable[[Event, int], None]
     note: Callable[[str], None]
@@ -138,11 +141,12 @@ class Link:
     def __init__(self, owner: Owner, address: Address, role: str) -> None:
         self.owner = owner
         self.address = address
+        self.place: Address = ""  # what of it answered last: where a name led then
         self.role = role
         self.peer: Hello | None = None  # who answered last
         self.connection: Outgoing | None = None
         self._attempts = 0
-        self._complained = ""
+        self._complained = set[str]()  # the reasons of which the operator was told since it was connected
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.closed = False
@@ -159,18 +163,31 @@ class Link:
         """Connect and be greeted; who takes the connection and says nothing is hung up on, and dialed again."""
         host, port = split_address(self.address)
         connection: Outgoing | None = None
+        missing = f"word from the name service of {host}"
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                _, connection = await self.owner.loop.create_connection(lambda: Outgoing(self), host, port)
+                found = await self.owner.names.of(host)
+                missing = "answer"
+                connection = await self._connected(found, port)
                 await connection.met
-        except (OSError, TimeoutError) as error:
-            self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
+        except (OSError, TimeoutError, NameUnknown) as error:
+            self.refused(f"cannot connect: {str(error) or f'no {missing} within {HELLO_SECONDS:g} s'}")
             if connection is None:
                 self._redial()
         finally:
             self._task = None
             if connection is not None and not connection.ready and connection.socket is not None:
                 connection.socket.abort()
+
+    async def _connected(self, hosts: Sequence[str], port: int) -> Outgoing:
+        """A connection to the first of these that takes one. Another one is the first with each attempt: that one lets
+        connections wait, and says nothing, is known only afterwards."""
+        first = self._attempts % len(hosts)
+        *others, last = [*hosts[first:], *hosts[:first]]
+        for host in others:
+            with suppress(OSError):
+                return (await self.owner.loop.create_connection(lambda: Outgoing(self), host, port))[1]
+        return (await self.owner.loop.create_connection(lambda: Outgoing(self), last, port))[1]
 
     def _redial(self) -> None:
         if self._timer is not None:
@@ -202,8 +219,10 @@ class Link:
             self.refused(taken)  # what listens here another time may be the one that the map lists
             connection.socket.close()
             return
-        self._attempts, self._complained = 0, ""
+        self._attempts = 0
+        self._complained.clear()
         self.peer, self.connection = hello, connection
+        self.place = address_of(connection.socket)
         connection.ready = True
         for other in self.owner.links_to(self.address):
             if other.is_over(hello):
@@ -216,9 +235,9 @@ class Link:
             self.owner.inbox(seen_of(hello, self.role), 0)  # what was on its way over another connection is not any more
 
     def refused(self, reason: str) -> None:
-        """Tell the operator, once per reason."""
-        if reason != self._complained and self.role == PEER:
-            self._complained = reason
+        """Tell the operator, of each reason once until it is connected."""
+        if reason not in self._complained and self.role == PEER:
+            self._complained.add(reason)
             self.owner.note(f"{self.address}: {reason}")
 
     def lost(self, connection: Outgoing) -> None:

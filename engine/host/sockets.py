@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
-from engine.protocol.addresses import Address
+from engine.protocol.addresses import Address, host_of
 
 CLIENTS_MAX = 4_000
 FILES_KEPT = 2_048
@@ -105,7 +105,7 @@ def give_up_soon(transport: asyncio.Transport, after_ms: int) -> None:
 
 
 def address_of(transport: asyncio.Transport) -> Address:
-    """Where a connection comes from, as `host:port`."""
+    """Where the other end of a connection is, as `host:port`: no name, so that nobody has to be asked for one."""
     found = transport.get_extra_info("peername")
-    host, port = (found[0], found[1]) if isinstance(found, tuple) and len(found) >= 2 else ("unknown", 0)
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    host, port = (host_of(found), found[1]) if isinstance(found, tuple) and len(found) >= 2 else ("unknown", 0)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,6 +15,7 @@ from typing import cast
 
 from engine.errors import ProtocolError
 from engine.host.links import LARGE_BYTES, MAY_BE_LARGE, Link, apart, seen_of, way_of
+from engine.host.names import Names
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
 from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
@@ -148,6 +149,7 @@ class Transport:
         self.inbox = inbox
         self.note = note
         self.settings = settings
+        self.names = Names(loop)
         self._cluster_id = cluster_id
         self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
@@ -245,9 +247,10 @@ class Transport:
             look()
 
     def address_of(self, node: NodeId) -> Address:
-        """Where a peer listens that this node is connected to, or nothing. From any thread."""
+        """Where a peer listens that this node is connected to, or nothing; no name, so that who wants to be heard at once
+        need not ask where it leads. From any thread."""
         link = self.links_by_node.get(node)
-        return link.address if link is not None and link.leads_to(node) else ""
+        return link.place if link is not None and link.leads_to(node) else ""
 
     def send(self, sends: list[tuple[tuple[NodeId, ...], Message]]) -> None:
         """Say things to peers; what goes to the same peers in a row is encoded once."""
@@ -308,6 +311,7 @@ class Transport:
         """Hang up on everyone; who dials from now on is told that the node ends."""
         self.ends = True
         self._timer.cancel()
+        self.names.close()
         for link in (*self.links.values(), *self.beside.values()):
             link.close()
         for connection in list(self.incoming):

@@ -43,6 +43,12 @@ def _is_v6(host: str) -> bool:
         return False
 
 
+def host_of(found: tuple[object, ...]) -> str:
+    """The host of what a name was resolved to; of an IPv6 address that means something on one link only, with that."""
+    host, _, *flow_and_scope = found
+    return f"{host}%{flow_and_scope[1]}" if flow_and_scope and flow_and_scope[1] else str(host)
+
+
 def addresses_of(given: str | Iterable[str]) -> list[Address]:
     """The addresses in one text with commas, or in several. Raises ValueError with what was expected."""
     found_kind: type[object] = type(given)

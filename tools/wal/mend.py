@@ -115,7 +115,8 @@ def _make(
     with held(place.directory) if in_place and place.directory is not None else nullcontext():
         target = out if out is not None else copy_of(log, by)
         otherwise = "name another --out" if out is not None else "say --out with a directory elsewhere"
-        with new_directory(target, otherwise=otherwise) as aside, DirectoryDisk(log, read_only=True) as source, DirectoryDisk(aside) as disk:
+        new = new_directory(target, otherwise=otherwise)
+        with new as aside, DirectoryDisk(log, read_only=True) as source, DirectoryDisk(aside) as disk:
             last = copy_part(source, disk, from_lsn=from_lsn, to_lsn=to_lsn)
             lost = _lost(report, from_lsn, last)
             findings = [finding for finding in report.findings if finding.damage or finding.kind == "torn"]
