@@ -8,6 +8,7 @@ import typer
 
 from engine import aio
 from engine.client.namespaces import NamespaceInfo, check_name_of
+from engine.client.timing import time_to_live
 from engine.errors import UsageError
 from rebalance.namespaces import LossPolicy
 from rebalance.table import BACKUPS_MAX
@@ -51,6 +52,7 @@ def namespaces(
             check_name_of(given)
     if ttl is not None and name is None:
         raise UsageError("--ttl is for --set NAME, or for each value that is put")
+    time_to_live(ttl)
     settings = _Settings(ttl, backups, async_backups, loss_policy)
     if name is None and settings != _Settings():
         raise UsageError("--backups, --async-backups and --loss-policy are for --set NAME")

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from engine.errors import UsageError
 from tools.asking import Refused, listens, node_names, question, run, wait_for
 from tools.terminal import emit, finite, to_json
+from wal.ids import fragment_named
 
 AsJson = Annotated[bool, typer.Option("--json", help="For a program: JSON.")]
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="host:port of any node.")]
@@ -178,6 +180,11 @@ def refetch(
     Each leaves the in-sync set first, a primary hands over, and is in sync again when it is whole. Refused where no other
     copy is in sync. Exit code 1: refused, or not done in time.
     """
+    try:
+        for fragment in fragments:
+            fragment_named(fragment)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     run(_refetch(address, node, fragments, timeout, as_json=as_json))
 
 

@@ -60,6 +60,7 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384
 PARTITIONS_MAX = SLOTS
+_PARTITION_DIGITS_MAX = len(str(PARTITIONS_MAX))
 """Of one group."""
 TABLE_MAX = (1 << 16) - 1
 """Of all groups: a store has two bytes for the number of a partition, and one number more to end a scan with."""
@@ -159,6 +160,18 @@ def strays_of(keys: Sequence[bytes], partition: int, partitions: int) -> list[in
 def fragment_name(fragment: Fragment) -> str:
     """How a fragment prints everywhere: `acc/7`."""
     return f"{fragment[0]}/{fragment[1]}"
+
+
+def fragment_named(text: str) -> Fragment:
+    """The inverse. Raises ValueError with what was expected.
+
+    >>> fragment_named("acc/7")
+    ('acc', 7)
+    """
+    namespace, _, number = text.rpartition("/")
+    if not namespace or not (number.isascii() and number.isdigit()) or len(number) > _PARTITION_DIGITS_MAX:
+        raise ValueError(f"{text[:80]!r} is no fragment: expected a namespace and a partition, such as accounts/7")
+    return namespace, int(number)
 
 
 def session_of(opened_s: int, drawn: int) -> bytes:

@@ -43,6 +43,7 @@ class Leaving:
         self._noted = ""  # what it was said to wait for
         self._counted: tuple[Topology, dict[NodeId, int]] | None = None  # who is loading, by the map that says so
         self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
+        self._was_let_in = False
 
     def begin(self) -> None:
         """This node is told to stop."""
@@ -122,6 +123,7 @@ class Leaving:
     def switch(self, topology: Topology) -> None:
         """A new topology: who is not in it in that life has gone."""
         lives = {m.node: m.incarnation for m in topology.members}
+        self._was_let_in = self._was_let_in or self.core.is_listed_by(topology)
         self._asked = {n: life for n, life in self._asked.items() if lives.get(n) == life}
 
     def granted(self, topology: Topology, alive: Sequence[Candidate]) -> list[NodeId]:
@@ -149,7 +151,7 @@ class Leaving:
         if self.since is None:
             return ""
         if topology is None or not core.serving:
-            return "left the cluster"
+            return "left the cluster" if self._was_let_in else "told to; no cluster has let it in since it started"
         rest = [m.node for m in topology.members if m.node != core.node and not self.detector.suspected(m.node)]
         if self.halting and not rest:
             return "the whole cluster has stopped"

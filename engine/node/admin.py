@@ -13,7 +13,6 @@ from engine.node.inquiry import Inquiry
 from engine.node.machines import Machines
 from engine.node.map_counts import MapCounts
 from engine.node.standings import counters, taken
-from engine.protocol.limits import PARTITION_DIGITS_MAX
 from engine.protocol.requests import Admin, Code, Report
 from engine.turn.events import SessionId
 from engine.turn.turns import TURN_MS_MAX
@@ -23,7 +22,7 @@ from rebalance.partition import Role
 from rebalance.ports import MS, all_of
 from rebalance.salvage import as_object
 from rebalance.table import Topology
-from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name
+from wal.ids import NAME, Fragment, Namespace, NodeId, Version, fragment_name, fragment_named
 
 ROLES_OF_WORK = 64
 """So many roles are as much work to count as one thing that is decided."""
@@ -323,13 +322,10 @@ def _version(text: str) -> Version:
 
 def _fragments(words: list[str]) -> tuple[str, list[Fragment]]:
     """What is wrong with these words, and the fragments that they name."""
-    found: list[Fragment] = []
-    for word in words:
-        namespace, _, number = word.rpartition("/")
-        if not namespace or not number.isascii() or not number.isdigit() or len(number) > PARTITION_DIGITS_MAX:
-            return f"{word[:80]!r} is no fragment: expected a namespace and a partition, such as accounts/7", []
-        found.append((namespace, int(number)))
-    return "", found
+    try:
+        return "", [fragment_named(word) for word in words]
+    except ValueError as error:
+        return str(error), []
 
 
 def _cost(cost: Cost | str) -> tuple[str, dict[str, Any]]:

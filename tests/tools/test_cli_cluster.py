@@ -194,6 +194,11 @@ def test_nobody_is_reached_and_nothing_is_meant() -> None:
     for words, says in (
         (("cluster", "status", "nowhere"), "'nowhere' is not an address: expected host:port"),
         (("cluster", "status", ""), "'' is not an address: expected host:port"),
+        (
+            ("cluster", "refetch", nowhere, "n1", "acc/1", "acc"),
+            "'acc' is no fragment: expected a namespace and a partition",
+        ),
+        (("cluster", "refetch", nowhere, "n1", "acc/123456"), "'acc/123456' is no fragment: expected a namespace and"),
         (("cluster", "init", nowhere, "--nodes", ","), "--nodes is ',': expected names of nodes"),
         (("cluster", "init", nowhere, "--nodes", "n1,n1"), "--nodes names n1 twice"),
         (("cluster", "init", nowhere, "--nodes", "../n1"), "is not a legal name"),

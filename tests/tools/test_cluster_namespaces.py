@@ -53,6 +53,9 @@ def test_an_operator_sees_namespaces_gives_them_settings_and_drops_them(capsys: 
             assert (code, out) == (2, ""), err
         assert told("--set", "a", "--drop", "b")[0] == 2
         assert told("--ttl", "5")[0] == 2
+        for ttl in ("-3", "0", "1e300"):
+            code, out, err = told("--set", "a", "--ttl", ttl)
+            assert (code, out, "expected a number of seconds above 0" in err) == (2, "", True)
         assert told("--async-backups", "1")[0] == 2
 
 

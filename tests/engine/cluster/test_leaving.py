@@ -129,3 +129,13 @@ def test_what_a_life_asked_that_has_ended_does_not_send_the_next_one_away() -> N
     assert leaving.granted(core.topology, alive) == ["n3"]
     again = [*alive[:2], msgspec.structs.replace(alive[2], incarnation=2)]
     assert leaving.granted(core.topology, again) == [], "it came back before a map said that it had gone"
+
+
+def test_only_who_was_in_a_cluster_leaves_it() -> None:
+    leaving, core = a_node(loading=0)
+    leaving.begin()
+    core.serving = False  # the map that it knows is that of another life of it, or it was never let in
+    assert leaving.over() == "told to; no cluster has let it in since it started"
+    assert core.topology is not None
+    leaving.switch(core.topology)
+    assert leaving.over() == "left the cluster"
