@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from socket import SOCK_STREAM
 from typing import cast
 
 from engine import errors
 from engine.client.session import Session
 from engine.errors import ProtocolError
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, host_of, split_address
+from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.names import Names, NameUnknown, connected
 from engine.protocol.requests import Request
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
@@ -85,6 +85,7 @@ class SocketLinks:
         self.open: dict[Address, _Connection] = {}
         self.attempts: dict[Address, int] = {}
         self._dialing: dict[Address, asyncio.Task[None]] = {}
+        self._names: Names | None = None
 
     def connect(self, address: Address) -> None:
         """Dial, after a pause that grows with every failure. There is one connection to an address, or none."""
@@ -96,17 +97,17 @@ class SocketLinks:
         tries, mine = self.attempts.get(address, 0), asyncio.current_task()
         self.attempts[address] = tries + 1
         connection = _Connection(self, address)
+        self._names = self._names or Names(self.session.loop)
         try:
             if tries:
                 await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
             host, port = split_address(address)
+            hosts = await self._names.of(host, tries)
             async with asyncio.timeout(HELLO_SECONDS):
-                if tries:
-                    host = await self._next_of(host, port, tries)
-                await self.session.loop.create_connection(lambda: connection, host, port)
+                await connected(self.session.loop, lambda: connection, hosts, port)
                 await connection.met
             problem = connection.reason or "it hung up before it greeted"
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, TimeoutError, ValueError, NameUnknown) as error:
             problem = str(error) or f"no answer within {HELLO_SECONDS:g} s"
         finally:
             if address in self._dialing and self._dialing[address] is mine:  # also where its loop is gone
@@ -115,12 +116,6 @@ class SocketLinks:
                 connection.socket.abort()
         if not connection.greeted:  # else it tells by itself when it is lost
             self.session.on_disconnected(address, problem)
-
-    async def _next_of(self, host: str, port: int, tries: int) -> str:
-        """Which address of a name is tried first this time. That one refuses is passed over by the loop; that it takes
-        connections, or lets them wait, and says nothing is known only afterwards."""
-        found = await self.session.loop.getaddrinfo(host, port, type=SOCK_STREAM)
-        return host_of(found[tries % len(found)][4]) if len(found) > 1 else host
 
     def greeted(self, connection: _Connection, hello: Hello) -> None:
         """A node answered: from now on it can be asked."""
@@ -158,6 +153,8 @@ class SocketLinks:
         dialing, connections = list(self._dialing.values()), list(self.open.values())
         for task in dialing:
             task.cancel()
+        if self._names is not None:
+            self._names.close()
         await asyncio.gather(*dialing, return_exceptions=True)
         sockets = [connection.socket for connection in connections if connection.socket is not None]
         for socket in sockets:

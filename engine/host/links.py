@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Protocol, cast, get_args
 
 from engine.errors import ProtocolError
-from engine.host.names import Names, NameUnknown
 from engine.host.sockets import address_of, give_up_soon, keep_alive
 from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.names import Names, NameUnknown, connected
 from engine.protocol.roles import BEAT, BULK, PEER, Role
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
 from engine.turn.core import NotSent
@@ -163,31 +162,19 @@ class Link:
         """Connect and be greeted; who takes the connection and says nothing is hung up on, and dialed again."""
         host, port = split_address(self.address)
         connection: Outgoing | None = None
-        missing = f"word from the name service of {host}"
         try:
+            hosts = await self.owner.names.of(host, self._attempts)
             async with asyncio.timeout(HELLO_SECONDS):
-                found = await self.owner.names.of(host)
-                missing = "answer"
-                connection = await self._connected(found, port)
+                connection = await connected(self.owner.loop, lambda: Outgoing(self), hosts, port)
                 await connection.met
         except (OSError, TimeoutError, NameUnknown) as error:
-            self.refused(f"cannot connect: {str(error) or f'no {missing} within {HELLO_SECONDS:g} s'}")
+            self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
             if connection is None:
                 self._redial()
         finally:
             self._task = None
             if connection is not None and not connection.ready and connection.socket is not None:
                 connection.socket.abort()
-
-    async def _connected(self, hosts: Sequence[str], port: int) -> Outgoing:
-        """A connection to the first of these that takes one. Another one is the first with each attempt: that one lets
-        connections wait, and says nothing, is known only afterwards."""
-        first = self._attempts % len(hosts)
-        *others, last = [*hosts[first:], *hosts[:first]]
-        for host in others:
-            with suppress(OSError):
-                return (await self.owner.loop.create_connection(lambda: Outgoing(self), host, port))[1]
-        return (await self.owner.loop.create_connection(lambda: Outgoing(self), last, port))[1]
 
     def _redial(self) -> None:
         if self._timer is not None:

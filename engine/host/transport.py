@@ -15,11 +15,11 @@ from typing import cast
 
 from engine.errors import ProtocolError
 from engine.host.links import LARGE_BYTES, MAY_BE_LARGE, Link, apart, seen_of, way_of
-from engine.host.names import Names
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
 from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
+from engine.protocol.names import Names
 from engine.protocol.requests import Code, Failed, Reply
 from engine.protocol.roles import BESIDE, BULK, PEER, PEERS, Role
 from engine.protocol.wire import (

@@ -10,13 +10,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from engine.errors import Error
 from engine.protocol.addresses import host_of
 
+PATIENCE_SECONDS = 5.0
+"""So long an attempt waits for the answer; the next one waits for the same."""
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
 
 class NameUnknown(Error):
-    """The name service knows no address of a host, or has failed."""
+    """The name service knows no address of a host, or does not answer."""
 
 
 class Names:
@@ -26,15 +34,22 @@ class Names:
         self._loop = loop
         self._asked: dict[str, asyncio.Task[list[str]]] = {}
 
-    async def of(self, host: str) -> list[str]:
-        """The addresses of a host, which may be one itself; each once. Raises NameUnknown."""
+    async def of(self, host: str, turn: int = 0) -> list[str]:
+        """The addresses of a host, which may be one itself; each once, and another one first at each turn: that one takes
+        connections, or lets them wait, and says nothing is known only afterwards. Raises NameUnknown."""
         if _is_address(host):
             return [host]
         asked = self._asked.get(host)
         if asked is None:
             asked = self._asked[host] = self._loop.create_task(self._ask(host))
             asked.add_done_callback(lambda task: self._answered(host, task))
-        return await asyncio.shield(asked)  # who waits no longer does not end it for the others
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                found = await asyncio.shield(asked)  # who waits no longer does not end it for the others
+        except TimeoutError:
+            raise NameUnknown(f"no word from the name service of {host} within {PATIENCE_SECONDS:g} s") from None
+        first = turn % len(found)
+        return [*found[first:], *found[:first]]
 
     async def _ask(self, host: str) -> list[str]:
         try:
@@ -52,6 +67,15 @@ class Names:
         """Nobody wants to know any more."""
         for asked in list(self._asked.values()):
             asked.cancel()
+
+
+async def connected(loop: asyncio.AbstractEventLoop, make: Callable[[], P], hosts: Sequence[str], port: int) -> P:
+    """A connection to the first of these that takes one. Raises OSError, of the last."""
+    *others, last = hosts
+    for host in others:
+        with suppress(OSError):
+            return (await loop.create_connection(make, host, port))[1]
+    return (await loop.create_connection(make, last, port))[1]
 
 
 def _is_address(host: str) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from engine.host import links as links_module
-from engine.host.names import Names, NameUnknown
-from engine.protocol.roles import PEERS
+from engine.protocol import names as names_module
+from engine.protocol.names import Names, NameUnknown
 from tests.engine.host.test_pulse import transport_of, until
 
 
@@ -82,29 +82,32 @@ def test_a_name_service_that_fails_when_nobody_waits_any_more_is_nobodys_fault()
 def test_a_peer_whose_name_is_not_known_for_a_while_is_told_of_once_and_met_when_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(links_module, "HELLO_SECONDS", 0.05)
-
-    class Unsteady(Names):
-        """It fails, or says nothing, in turns; then it knows."""
-
-        asked, known = 0, False
-
-        async def of(self, host: str) -> list[str]:
-            self.asked += 1
-            if self.known:
-                return ["127.0.0.1"]
-            if self.asked % 2:
-                await asyncio.sleep(3_600)
-            raise NameUnknown(f"the name {host} is not known: Temporary failure in name resolution")
+    monkeypatch.setattr(names_module, "PATIENCE_SECONDS", 0.05)
 
     async def story() -> None:
         mine, peer, told = transport_of("n1", []), transport_of("n2", []), list[str]()
-        mine.names = names = Unsteady(asyncio.get_running_loop())
+
+        class Unsteady:
+            """It fails, or says nothing for a while, in turns; then it knows."""
+
+            asked, known = 0, False
+            create_task = asyncio.get_running_loop().create_task
+
+            async def getaddrinfo(self, *_: object, **__: object) -> list[Any]:
+                self.asked += 1
+                if self.known:
+                    return _resolved("127.0.0.1")
+                if self.asked % 2:
+                    await asyncio.sleep(0.08)
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+        service = Unsteady()
+        mine.names = Names(cast("asyncio.AbstractEventLoop", service))
         mine.note = told.append
         _, _, port = (await peer.listen("127.0.0.1:0")).rpartition(":")
         mine.connect(f"n2.example:{port}")
-        await until(lambda: names.asked > 4 * len(PEERS))
-        names.known = True
+        await until(lambda: service.asked > 5)
+        service.known = True
         await until(lambda: "n2" in mine.links_by_node)
         assert sorted(told) == [
             f"n2.example:{port}: cannot connect: no word from the name service of n2.example within 0.05 s",
@@ -121,8 +124,9 @@ def test_of_several_addresses_the_next_one_is_dialed_where_one_refuses_or_is_mut
     monkeypatch.setattr(links_module, "HELLO_SECONDS", 0.2)
 
     class Several(Names):
-        async def of(self, host: str) -> list[str]:
-            return ["127.0.0.3", "127.0.0.2", "127.0.0.1"]
+        async def of(self, host: str, turn: int = 0) -> list[str]:
+            hosts = ["127.0.0.3", "127.0.0.2", "127.0.0.1"]  # the first refuses, the second is mute
+            return hosts[turn % 3 :] + hosts[: turn % 3]
 
     async def story() -> None:
         mine, peer = transport_of("n1", []), transport_of("n2", [])
