@@ -128,8 +128,8 @@ class Embedded:
             waited += LOOK_SECONDS
             if waited >= STILL_SECONDS and not goes_on.is_set():
                 raise errors.UsageError(
-                    f"{self.place} is being closed in this process, by an event loop that stands still: open it then, "
-                    "or by engine.aio, where no call is in the way of others"
+                    f"{self.place} is being closed in this process, by an event loop that stands still: close it first, "
+                    "or open it by engine.aio, where no call is in the way of others"
                 )
 
     def let_go(self) -> None:
