@@ -394,8 +394,8 @@ def _in_child(native: aio.Database, again: Callable[[], Coroutine[Any, Any, aio.
     """A child of `os.fork()`: connect anew, under the same names; transactions of the parent stay the parent's."""
     if native.embedded:
         raise errors.UsageError(
-            f"{native.where} was opened before os.fork(), and the node lives in the parent: open it in the child after "
-            "the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
+            f"{native.where} was opened before os.fork(), and the node lives in the parent: open it in a process that is "
+            "begun when the parent has closed it, or run nodes (`foreshore node start`) and connect to them"
         )
     immortal(native.session)
     native.session.leave_to_parent()

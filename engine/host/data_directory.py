@@ -39,6 +39,7 @@ from engine.state.store_errors import (
     StoreNoMemory,
     StoreTooNew,
 )
+from engine.state.store_file import give_back
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_writer import Writer
 from engine.turn.core import Room
@@ -73,7 +74,7 @@ class DataDirectory:
         self.store = store
         self.replica = replica
         self._writer = Writer(store)
-        self._lock = lock
+        self._lock, self._locker = lock, os.getpid()
 
     def write_checkpoint(self, image: CheckpointImage) -> None:
         """Apply a checkpoint to the store, out of the way of the turns. In any thread, one at a time.
@@ -106,13 +107,13 @@ class DataDirectory:
         self.log.close()
         self._writer.close()
         self.store.close()
-        os.close(self._lock)
+        give_back(self._lock, self._locker)
 
     def abandon(self) -> None:
         """The node failed: let go of the directory without writing anything more to it."""
         self._writer.close()
         self.store.close()
-        os.close(self._lock)
+        give_back(self._lock, self._locker)
 
 
 def open_data_directory(
@@ -146,7 +147,7 @@ def open_data_directory(
             identity = _identify(path, cluster, node)
             return _open(path, identity, settings, lock, accept_loss=accept_loss, disk=disk)
         except BaseException:
-            os.close(lock)
+            give_back(lock, os.getpid())
             raise
     except OSError as error:
         raise _unusable(path, error) from error
@@ -175,10 +176,11 @@ def held(path: Path) -> Iterator[None]:
         lock = _take_lock(path)
     except OSError as error:
         raise _unusable(path, error) from error
+    locker = os.getpid()
     try:
         yield
     finally:
-        os.close(lock)
+        give_back(lock, locker)
 
 
 def _take_lock(path: Path) -> int:

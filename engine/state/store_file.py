@@ -179,6 +179,14 @@ def sole_writer(path: Path, patience_seconds: float = 0.0) -> int:
         return guard
 
 
+def give_back(lock: int, locker: int) -> None:
+    """Close a descriptor of what the process `locker` has locked. If that is this one, nothing is locked then: each child
+    that it has forked meanwhile has that descriptor, too, and would keep it so for as long as it lives."""
+    if os.getpid() == locker:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
 def leads_to(path: Path, guard: int) -> bool:
     """Whether a path is that of the directory which is open: it may have been moved, and another one put in its place."""
     try:

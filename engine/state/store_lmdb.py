@@ -44,6 +44,7 @@ from engine.state.store_file import (
     create,
     databases,
     environment,
+    give_back,
     leads_to,
     not_lmdb,
     sole_writer,
@@ -93,6 +94,7 @@ class LmdbStore(StoreReads):
         self._failed: StoreError | None = None
         self._lsn = 0  # of the checkpoint that is being written
         self._guard: int | None = None
+        self._locker = 0  # the process that has locked it, if it is the one that opened the store
         self._file: int | None = None  # its data, opened before anything is written: it is told of each sync that failed
         try:
             if lock is not None:
@@ -100,7 +102,7 @@ class LmdbStore(StoreReads):
                 self._check_place()
             self._find(map_bytes)
             if not read_only and lock is None:
-                self._guard = sole_writer(path, patience_seconds)
+                self._guard, self._locker = sole_writer(path, patience_seconds), os.getpid()
             # A copy has no lock file, or one that we may not write: then nobody can be told that we read.
             locked = not read_only or writable(path / "lock.mdb")
             self._env = environment(path, map_bytes, read_only=read_only, lock=locked)
@@ -314,5 +316,8 @@ class LmdbStore(StoreReads):
             os.close(self._file)
             self._file = None
         if self._guard is not None:
-            os.close(self._guard)
+            rests = self._writing.acquire(blocking=False)  # else it stays locked until whoever writes is gone
+            give_back(self._guard, self._locker if rests else 0)
             self._guard = None
+            if rests:
+                self._writing.release()

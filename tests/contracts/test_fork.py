@@ -80,6 +80,25 @@ in_child(child)
 print("parent reads", ns["k"])
 db.close()
 """
+CLOSED = """
+db = engine.open(sys.argv[1], partitions=1)
+db.namespace("forks", codec="json")["k"] = "parent"
+hears, tells = os.pipe()
+lasts = os.fork()
+if not lasts:
+    os.read(hears, 1)
+    sys.exit(0)
+db.close()
+
+def read():
+    with engine.open(sys.argv[1]) as db:
+        print("reads", db.namespace("forks", codec="json")["k"])
+
+in_child(read)
+read()
+os.write(tells, b".")
+assert os.waitpid(lasts, 0)[1] == 0
+"""
 
 
 def run(story: str, argument: str) -> list[str]:
@@ -113,8 +132,13 @@ def test_an_embedded_node_is_the_parents_and_says_so_at_once(tmp_path: Path) -> 
     assert len(refused) == 2
     for line in refused:
         assert line.startswith("child UsageError: embedded "), line
-        assert "was opened before os.fork(), and the node lives in the parent: open it in the child after" in line
+        assert "was opened before os.fork(), and the node lives in the parent: open it in a process that is" in line
     assert last == "parent reads parent"
+
+
+def test_what_is_closed_is_open_to_all_though_a_child_lives_that_was_forked_before(tmp_path: Path) -> None:
+    """It has what the parent had open, the locks of the directory among it: for `multiprocessing`, as long as it works."""
+    assert run(CLOSED, str(tmp_path / "node")) == ["reads parent", "reads parent"]
 
 
 def test_a_database_is_of_the_event_loop_in_which_it_was_made(tmp_path: Path) -> None:

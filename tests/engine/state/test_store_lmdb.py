@@ -437,6 +437,25 @@ def test_who_has_no_memory_for_a_store_is_not_sent_to_look_at_the_disk(path: Pat
     assert "disk" not in str(shown)
 
 
+def test_what_is_closed_while_another_process_writes_to_it_stays_locked_until_that_is_gone(path: Path) -> None:
+    """It shares the lock; a fork that only has it, and writes nothing, keeps nobody out."""
+    store, forked = LmdbStore(path), list[int]()
+
+    def write(lock: int) -> None:
+        writes = os.dup(lock)
+        store.close()
+        with pytest.raises(StoreInUse, match="expected to be its only writer"):
+            LmdbStore(path)
+        os.close(writes)
+
+    store.written_elsewhere(write)
+    store = LmdbStore(path)
+    store.written_elsewhere(lambda lock: forked.append(os.dup(lock)))
+    store.close()
+    LmdbStore(path).close()
+    os.close(forked[0])
+
+
 NO_MAP = """
 import resource, sys
 from pathlib import Path
