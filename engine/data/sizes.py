@@ -66,6 +66,8 @@ def size_of(records: Sequence[r.Record]) -> int:
                 total += sum(_write_size(w) for w in writes)
             case r.Prepare(writes=writes):
                 total += sum(_write_size(w) for w in writes)
+            case r.Preload(keys=keys, values=values):
+                total += 64 + sum(map(len, keys)) + sum(map(len, filter(None, values)))
             case _:
                 total += 64
     return total

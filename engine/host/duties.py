@@ -24,7 +24,7 @@ import msgspec
 from engine.errors import UsageError
 from engine.host.archiving import Archiving
 from engine.host.preparing import Preparing
-from engine.host.syncing import UNSYNCED_BYTES, sacred, waits_for_the_disk
+from engine.host.syncing import UNSYNCED_BYTES, Kept, sacred, waits_for_the_disk
 from engine.messages import Heartbeat, Message
 from engine.node.node import Node
 from engine.protocol.requests import Reply
@@ -49,9 +49,6 @@ from wal.ids import Fragment, NodeId
 from wal.probe import probe
 from wal.records import Record
 from wal.want import Want
-
-KEPT_MAX = 10_000
-"""So many records are not handed to the operating system, where a crash may take what memory holds."""
 
 STUCK_SUSPICIONS = 4
 """After so many times the silence that makes a node suspected, a node that is busy with one turn falls silent."""
@@ -134,7 +131,7 @@ class Duties:
         self._busy_since: int | None = None
         self._sync_since: int | None = None
         self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
-        self._kept: list[Record] = []  # not handed to the operating system yet (BACKGROUND and NONE)
+        self._kept = Kept()
         self._synced_at: int | None = None
         self._wall_ms = 0  # when the last turn was written
         self._readers: dict[Supply, _Reader] = {}
@@ -175,7 +172,7 @@ class Duties:
         self._wall_ms = wall_ms
         if self._synced_at is None:
             self._synced_at = now
-        if not (records or self._kept or core.cramped) and log.durable_lsn == log.next_lsn - 1 == core.durable_lsn:
+        if not (records or self._kept.records or core.cramped) and log.durable_lsn == log.next_lsn - 1 == core.durable_lsn:
             return  # there is nothing to write or to sync, as in most turns
         due = now - self._synced_at >= settings.sync_interval_ms * MS
         match settings.durability:
@@ -187,16 +184,18 @@ class Duties:
                 if records or (due and log.durable_lsn < log.next_lsn - 1):
                     self._append(records, now, durable=due or sacred(records))
             case Durability.BACKGROUND | Durability.NONE:
-                self._kept.extend(records)
+                if not self._kept.leaves_room(records):
+                    self._write_kept(now)
+                self._kept.add(records)
                 due = due and settings.durability is Durability.BACKGROUND
-                if self._kept and (due or len(self._kept) > KEPT_MAX or sacred(records)):
+                if self._kept.records and (due or self._kept.is_much or sacred(records)):
                     self._write_kept(now)
             case _:
                 assert_never(settings.durability)
         if core.cramped:
             self._preparing.look(now)
         # What is claimed to others is what was acknowledged. A disk that comes back with less was set back.
-        core.durable_lsn = log.next_lsn - 1 + len(self._kept)
+        core.durable_lsn = log.next_lsn - 1 + len(self._kept.records)
 
     def rest(self, effects: Effects, now: int) -> None:
         """The log is written: what it promises may leave, and what takes long begins."""
@@ -237,8 +236,7 @@ class Duties:
         self._preparing.look(now)
 
     def _write_kept(self, now: int) -> None:
-        kept, self._kept = self._kept, []
-        if kept:
+        if kept := self._kept.take():
             self._append(kept, now, durable=True)
 
     # Tasks.
@@ -427,8 +425,7 @@ class Duties:
 
     def write_all(self) -> None:
         """Everything that was acknowledged is on disk after this."""
-        kept, self._kept = self._kept, []
-        if kept:
+        if kept := self._kept.take():
             self.log.append(kept, now_ms=self._wall_ms, durable=True)
         self.log.sync()
 

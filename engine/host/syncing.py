@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from engine.data.sizes import size_of
 from engine.turn.effects import Effects
 from rebalance.messages import Credit
 from wal.records import (
@@ -32,6 +33,38 @@ TAKEN = frozenset((Preload, History, Results, FragmentClear, FragmentReady))
 """What a copy logs of a transfer."""
 UNSYNCED_BYTES = 8 << 20
 """No more of that is left to be synced at once, or a turn beside it would wait for very much."""
+
+KEPT_MAX = 10_000
+KEPT_BYTES = 64 << 20
+"""So many records, and bytes, are not handed to the operating system, where a crash may take what memory holds; and no more
+than goes into one block is handed over at once."""
+
+
+class Kept:
+    """Records of whole turns that the operating system was not handed yet, as BACKGROUND and NONE have it."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._bytes = 0
+
+    @property
+    def is_much(self) -> bool:
+        """There are as many as may be."""
+        return len(self.records) > KEPT_MAX
+
+    def leaves_room(self, records: Sequence[Record]) -> bool:
+        """Whether a turn's records may be kept, too."""
+        return not self.records or self._bytes + size_of(records) <= KEPT_BYTES
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Keep the records of a turn."""
+        self.records.extend(records)
+        self._bytes += size_of(records)
+
+    def take(self) -> list[Record]:
+        """All of them, which are kept no longer."""
+        taken, self.records, self._bytes = self.records, [], 0
+        return taken
 
 
 def waits_for_the_disk(effects: Effects) -> bool:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.data.sizes import size_of
+from engine.host import syncing
 from engine.host.duties import Duties, log_settings
 from engine.host.syncing import UNSYNCED_BYTES
 from engine.node.node import Node
@@ -16,7 +18,7 @@ from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import TrimLog
-from engine.turn.settings import Settings
+from engine.turn.settings import Durability, Settings
 from rebalance.messages import Credit, Settle
 from tests.support.memory_disk import MemoryDisk
 from wal import Log
@@ -32,8 +34,8 @@ WRITE = r.Update([r.Write("acc", 0, 1, 0, [b"k"], [b"v"])])
 class Told:
     """A world that counts what was durable when a node said something."""
 
-    def __init__(self) -> None:
-        settings = Settings(cluster="test", partitions=2, backups=0)
+    def __init__(self, durability: Durability = Durability.FSYNC) -> None:
+        settings = Settings(cluster="test", partitions=2, backups=0, durability=durability)
         replica = Replica(LayeredStore(MemoryStore()))
         self.node = Node(settings, replica, node="n1", allocation="d1", address="n1:1", durable_lsn=0)
         self.log = Log.open(MemoryDisk(), cluster="test", node="n1", settings=log_settings(settings))
@@ -115,3 +117,22 @@ def test_no_more_is_left_to_be_synced_than_a_bound() -> None:
         world.turn(large, send=[CREDIT])
         left.append(world.log.unsynced_bytes)
     assert UNSYNCED_BYTES <= max(left) < 1.3 * UNSYNCED_BYTES
+
+
+@pytest.mark.parametrize("durability", [Durability.BACKGROUND, Durability.NONE])
+@pytest.mark.parametrize("record", [WRITE, ROWS], ids=["a write", "rows"])
+def test_what_is_kept_in_memory_is_handed_over_before_it_is_more_than_one_block_holds(
+    monkeypatch: pytest.MonkeyPatch, durability: Durability, record: r.Record
+) -> None:
+    """Whole turns of it, and of one that is more than that alone as much as it is. Else a node with large checkpoints ended
+    at the next one."""
+    monkeypatch.setattr(syncing, "KEPT_BYTES", 3 * size_of([record]))
+    world = Told(durability)
+    assert [world.turn(record, record), world.turn(record)] == [0, 0]
+    assert world.log.next_lsn == 1, "all of it is in memory"
+    world.turn(record, record)
+    assert [world.log.next_lsn, world.log.durable_lsn] == [4, 3]
+    world.turn(*[record] * 5)
+    world.turn()
+    world.duties.write_all()
+    assert [len(block.records) for block in world.log.replay(1) if block.records] == [3, 2, 5]
