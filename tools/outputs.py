@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 
 from engine.errors import Error, UsageError
 from tools.terminal import Unreadable
@@ -36,7 +37,7 @@ def new_directory(out: Path, *, otherwise: str = "name another --out") -> Iterat
     try:
         if out.is_symlink() or out.exists():
             raise FileExistsError
-        _remove_left(whole)
+        _remove_left(whole.parent, _asides(whole))
         aside.mkdir(parents=True)
         lock = _locked(aside)
         yield aside
@@ -55,6 +56,26 @@ def new_directory(out: Path, *, otherwise: str = "name another --out") -> Iterat
         shutil.rmtree(aside, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
+
+
+@contextmanager
+def folder_of_its_own(prefix: str) -> Iterator[Path]:
+    """A folder that only this process and its children use, for as long as the block goes on, where such folders lie. What
+    others that were killed have left of this prefix goes."""
+    place = Path(gettempdir())
+    _remove_left(place, re.compile(re.escape(prefix) + "[a-z0-9_]{8}"))
+    new = Path(mkdtemp(prefix=f".{prefix}", dir=place))
+    folder = place / new.name[1:]
+    try:
+        lock = _locked(new)
+        new.rename(folder)  # nobody who looks for what was left sees it before it is locked
+        try:
+            yield folder
+        finally:
+            os.close(lock)
+    finally:
+        for path in (new, folder):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def new_file(out: Path, chunks: Iterable[bytes]) -> None:
@@ -141,7 +162,7 @@ def unwritten(what: str, number: int | None, otherwise: str) -> Error:
 @contextmanager
 def _beside(whole: Path, chunks: Iterable[bytes]) -> Iterator[Path]:
     """All of the chunks in a file beside the one that is to have them, durably; it goes if it was not given that name."""
-    _remove_left(whole)
+    _remove_left(whole.parent, _asides(whole))
     aside = _aside(whole)
     try:
         with aside.open("xb") as file:
@@ -157,6 +178,10 @@ def _beside(whole: Path, chunks: Iterable[bytes]) -> Iterator[Path]:
 
 def _aside(whole: Path) -> Path:
     return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}")
+
+
+def _asides(whole: Path) -> re.Pattern[str]:
+    return re.compile(re.escape(f".{whole.name}.") + "[0-9a-f]{8}")
 
 
 def check_place(out: Path, option: str = "--out", *, directory: bool = False) -> None:
@@ -179,10 +204,9 @@ def _locked(directory: Path) -> int:
     return descriptor
 
 
-def _remove_left(whole: Path) -> None:
-    """What nobody writes to any more, of those who were to write here."""
-    name = re.compile(re.escape(f".{whole.name}.") + "[0-9a-f]{8}")
-    for left in list(whole.parent.iterdir()) if whole.parent.is_dir() else []:
+def _remove_left(place: Path, name: re.Pattern[str]) -> None:
+    """What nobody writes to any more, of those who were to write here under such a name."""
+    for left in list(place.iterdir()) if place.is_dir() else []:
         if name.fullmatch(left.name):
             with suppress(OSError):
                 _remove(left)

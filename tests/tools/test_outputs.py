@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 
 from engine.errors import UsageError
 from tests.support.patience import PATIENCE_SECONDS
-from tools.outputs import new_directory, new_file, put_file, put_files
+from tools.outputs import folder_of_its_own, new_directory, new_file, put_file, put_files
 from tools.terminal import Unreadable
 
 
@@ -221,3 +224,33 @@ def test_what_is_no_file_is_written_to(tmp_path: Path, put: Callable[[Path, Iter
         assert os.read(reader, 100) == b"all of it"
     finally:
         os.close(reader)
+
+
+def test_a_folder_of_its_own_goes_with_its_process_or_when_another_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("mine-", "mine-of-ann", "another-12345678"):
+        (tmp_path / name).mkdir()
+    theirs, others = sorted(path.name for path in tmp_path.iterdir()), multiprocessing.get_context("fork")
+    came, go = others.Event(), others.Event()
+
+    def killed() -> None:
+        with folder_of_its_own("mine-") as folder:
+            (folder / "log").write_text("much")
+            came.set()
+            go.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = others.Process(target=killed)
+    process.start()
+    assert came.wait(PATIENCE_SECONDS)
+    with folder_of_its_own("mine-") as folder:
+        assert folder.parent == tmp_path
+        assert len(list(tmp_path.glob("mine-*/log"))) == 1, "another one is at work there"
+        (folder / "log").write_text("much")
+        go.set()
+        process.join()
+        with folder_of_its_own("mine-"):
+            assert [path.parent for path in tmp_path.glob("mine-*/log")] == [folder], "who was killed has no use for his"
+    assert sorted(path.name for path in tmp_path.iterdir()) == theirs

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from tempfile import TemporaryDirectory
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from engine.errors import UsageError
+from tools.outputs import folder_of_its_own
 from tools.reconcile.again import look_again
 from tools.reconcile.aside import Aside, Lines
 from tools.reconcile.children import InChildren, WorkerDied
@@ -103,7 +103,8 @@ Again = Callable[[Engine, Sequence[Share], Sequence[ShareResult]], None]
 
 def _compared(planned: Plan, engine: Engine, limit: int, again: Again) -> Report:
     """All shares, and what was unsettled once more. Meanwhile logs lie by partition in a folder of this host."""
-    with TemporaryDirectory(prefix="foreshore-logs-") as shelf:
+    with folder_of_its_own("foreshore-logs-") as folder:
+        shelf = str(folder)
         shares = planned.shares
         if len(shares) > 1 or any(share.rules.again for share in shares):
             shares = [msgspec.structs.replace(share, shelf=shelf) for share in shares]

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from engine.errors import UsageError
 from engine.protocol.addresses import given_address
+from tools.outputs import folder_of_its_own
 from tools.reconcile.children import InChildren, uninterrupted
 from tools.reconcile.copies import Level
 from tools.reconcile.findings import KINDS
@@ -107,8 +107,8 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
     if not listen:
         yield lambda _: None
         return
-    with TemporaryDirectory(prefix="foreshore-metrics-") as folder:
-        file = Path(folder) / "metrics"
+    with folder_of_its_own("foreshore-metrics-") as folder:
+        file = folder / "metrics"
         server = _server(listen, file)
 
         def publish(text: str) -> None:
