@@ -91,7 +91,7 @@ def memory_is_not_written_at_the_end(machine: Machine) -> None:
     assert duties is not None
 
     def write_all(original: Callable[[], None]) -> None:
-        duties._kept.clear()
+        duties._kept.take()
         original()
 
     around(duties, "write_all", write_all)
