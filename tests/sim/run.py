@@ -53,7 +53,7 @@ from tests.sim.heckling import Heckler, heckle, talk
 from tests.sim.knobs import AS_DRAWN, Knobs
 from tests.sim.machine import Speed
 from tests.sim.network import MS
-from tests.sim.oracles import Pulse, look_inside, out_of_sync, unsettled, watch
+from tests.sim.oracles import Life, Pulse, look_inside, out_of_sync, unsettled, watch
 from tests.sim.recorder import Recorder
 from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
@@ -412,10 +412,9 @@ def _live(
             while sum(client.alive and not client.sheltered for client in world.clients.values()) < shape.clients:
                 _spawn(world, load, draw)
         look_inside(world)
-        oracles.life.pulse.stopping = True
         faults.calm()
         load.pace = CALM_PACE
-        _rest(world, load)
+        come_to_rest(world, load, oracles.life)
         _heal(world)
         if not oracles.ledger.given_up:
             _empty(world, load)
@@ -515,16 +514,26 @@ def _empty(world: World, load: Load) -> None:
         raise Violation("liveness", f"the cluster does not come to rest when its queue is empty: {unsettled(world)}")
 
 
-def _rest(world: World, load: Load) -> None:
-    """The load goes on in the calm until every copy is in sync, ends, and then everything must come to rest."""
+def come_to_rest(world: World, load: Load, life: Life) -> None:
+    """The load goes on in the calm until every copy is in sync, ends, and then everything must come to rest.
+
+    Life is judged until then: nothing is wrong any more that could excuse a cluster which serves nobody.
+    """
+
+    def lacks() -> bool:
+        life.look(world)
+        return bool(out_of_sync(world))
+
     newest = world.newest()
     often = max(map(abs, newest.aside.values()), default=0) if newest is not None else 0
     at_most = REST_NS + (back_off_ms(often) * MS if often else 0)
-    if not world.run_while(lambda: bool(out_of_sync(world)), at_most=CALM_NS, look_every=LOOK_NS):
+    if not world.run_while(lacks, at_most=CALM_NS, look_every=LOOK_NS):
         load.pace = LULL_PACE
-    if not world.run_while(lambda: bool(out_of_sync(world)), at_most=at_most - CALM_NS, look_every=LOOK_NS):
+    if not world.run_while(lacks, at_most=at_most - CALM_NS, look_every=LOOK_NS):
         raise Violation("liveness", f"not every copy comes to be in sync: {out_of_sync(world)}")
     world.run_for(SECOND)
+    assert life.pulse is not None
+    life.pulse.stopping = True
     load.stop()
 
     def busy() -> bool:

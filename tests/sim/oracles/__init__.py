@@ -41,7 +41,7 @@ from tests.sim.oracles.places import Places
 from tests.sim.oracles.replay import Replay
 from tests.sim.world import World
 
-__all__ = ["Oracle", "Oracles", "Pulse", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
+__all__ = ["Life", "Oracle", "Oracles", "Pulse", "compare_copies", "look_inside", "out_of_sync", "unsettled", "watch"]
 
 
 class Oracles:

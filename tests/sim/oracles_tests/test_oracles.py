@@ -23,7 +23,10 @@ from tests.sim.oracles.deletions import Deletions
 from tests.sim.oracles.entitled import LOOK_NS, SPARE, UNDER_WAY, Entitled
 from tests.sim.oracles.log_records import LogFold
 from tests.sim.oracles_tests.small import KEY, KEYS, NAME, PARTITIONS, Small, small_world
+from tests.sim.recorder import Recorder
+from tests.sim.run import come_to_rest
 from tests.sim.violation import Violation
+from tests.sim.workloads.load import Load
 from tests.sim.world import SECOND
 from wal import records as r
 from wal.ids import DECISIONS, NO_VERSION, Ballot, Version, partition_of
@@ -501,6 +504,17 @@ def test_a_minority_or_a_node_that_is_cut_off_need_not_serve_and_who_can_must() 
         small.world.network.cut("all", [(a, b) for a in ("n1", "n2", "n3") for b in ("n1", "n2", "n3") if a != b])
         _watch(small, 40 * SECOND)
         assert small.world.now - pulse.served_at > 39 * SECOND, "nobody can, and nobody is blamed"
+
+
+def test_who_must_live_is_judged_in_the_calm_too() -> None:
+    with small_world() as small:
+        life = small.oracles.life
+        life.pulse = Pulse(small.world)
+        life.pulse.stopping = True  # as if no write of it was done any more
+        small.backup.stop("killed", process_only=True)  # so that not every copy is in sync
+        with pytest.raises(Violation) as found:
+            come_to_rest(small.world, Load(Recorder(small.world)), life)
+        assert found.value.oracle == "life"
 
 
 def _watch(small: Small, ns: int) -> None:
