@@ -416,10 +416,6 @@ class LockTable(Waiting):
         """A transaction is not to wait here any more: it stands in a circle of such that wait for each other."""
         self._give_up_all(owner, "", ring)
 
-    def look_again(self, waiters: Iterable[TxId]) -> None:
-        """Who looks for circles has had no room for these, who have begun to wait."""
-        self.began.extend(waiters)
-
     def next_expiry(self) -> int:
         """When to `expire`, or `NEVER`; a lease that was renewed is looked at too early, and put off."""
         return self._ends.first(self._is_over) if self._ends.heap else NEVER

@@ -85,7 +85,9 @@ class Deadlocks(Rule):
         self._locks = locks
         self._look_at = 0
         self._looked_at = 0
-        self._in_vain = 0  # turns in which whoever began to wait was looked at, and not all, and no circle was found
+        self._roots: list[TxId] = []  # who has begun to wait, and was not looked at yet
+        self._behind: list[TxId] = []  # for whom those wait who were: the rest, for which there was no room
+        self._in_vain = 0  # turns since somebody began to wait in which not all were looked at, and no circle was found
         self._waited: deque[tuple[int, TxId]] = deque()  # since when; who holds something, and is not told of yet
         self._left: deque[Key] = deque()  # whose lines are yet to be looked at
         self._found: dict[_Waiting, tuple[TxId, TxId, Key, bool]] = {}  # in those that were
@@ -165,17 +167,19 @@ class Deadlocks(Rule):
         if locks.gave_up:
             locks.gave_up = False
             self._look_at = min(self._look_at, self._looked_at + SOON_MS * MS)
-        if not locks.began:
+        fresh, locks.began = locks.began, []
+        roots, behind = self._roots + fresh, self._behind
+        if not (roots or behind):
             return
-        began, locks.began = locks.began, []
         if self._look_at <= now:
             self._look_at = now + LOOK_MS * MS
-        self._waited.extend((now, owner) for owner in began if self._locks.may_close_a_circle(owner))
+        self._waited.extend((now, owner) for owner in fresh if self._locks.may_close_a_circle(owner))
         between: dict[_Waiting, tuple[Key, bool]] = {}
         blockers: dict[TxId, list[TxId]] = {}
         ages: dict[TxId, int] = {}
-        while began and len(between) < WAITS_MAX:
-            waiter = began.pop()
+        ahead: list[TxId] = []
+        while (ahead or roots or behind) and len(between) < WAITS_MAX:
+            waiter = (ahead or roots or behind).pop()
             if waiter in blockers:
                 continue
             ages[waiter] = self._who(waiter)[1]
@@ -183,16 +187,18 @@ class Deadlocks(Rule):
             for holder, key, to_read in islice(self._locks.waits_of(waiter), WAITS_MAX - len(between)):
                 between[waiter, holder] = key, to_read
                 blockers[waiter].append(holder)
-                began.append(holder)
+                ahead.append(holder)
+        behind += ahead
         self.core.work += len(between)
         circles = list(islice(circles_in(blockers, ages), CIRCLES_MAX))
         if len(circles) == CIRCLES_MAX:
             over = {circle[0]: None for circle in circles}
-            began.extend(waiter for waiter in blockers if waiter not in over)
-        self._in_vain = self._in_vain + 1 if began and not circles else 0
-        if began and self._in_vain < IN_VAIN_MAX:
-            self._locks.look_again(began)  # in the next turn
-            self.core.resume(_nothing_more)
+            behind += [waiter for waiter in blockers if waiter not in over]
+        self._in_vain = 0 if fresh or circles else self._in_vain + 1
+        goes_on = bool(roots or behind) and self._in_vain < IN_VAIN_MAX
+        self._roots, self._behind = (roots, behind) if goes_on else ([], [])
+        if goes_on:
+            self.core.resume(_nothing_more)  # in the next turn
         for circle in circles:
             probe("tx.deadlock_found_at_once")
             labels = [self._who(tx)[0] for tx in circle]

@@ -57,31 +57,60 @@ def test_the_youngest_that_holds_something_gives_way() -> None:
     assert youngest([waiting, young], {}) == waiting, "where nothing is known, the greatest id"
 
 
-def test_who_waits_for_very_many_who_wait_for_very_many_is_not_followed_for_ever() -> None:
-    """Hundreds who read one key wait to write another, and so on: each turn asked for another one, at once."""
-    resumed: list[Callable[[], None]] = []
-    core: Any = SimpleNamespace(now=1, work=0, resume=resumed.append, fence=NO_VERSION, node="n1", serving=True)
-    locks = LockTable(lambda _, __: 0)
-    rule = Deadlocks(core, Detector(core), locks)
+class Crowd:
+    """Hundreds who read one key wait to write another, which hundreds read, and so on: more ways than can be followed."""
 
-    def wait(layer: int, number: int, key: int, *, shared: bool) -> None:
+    def __init__(self) -> None:
+        self.resumed: list[Callable[[], None]] = []
+        core: Any = SimpleNamespace(now=1, work=0, resume=self.resumed.append, fence=NO_VERSION, node="n1", serving=True)
+        self.core, self.locks = core, LockTable(lambda _, __: 0)
+        self.rule = Deadlocks(core, Detector(core), self.locks)
+        for layer in range(4):
+            for number in range(WAITS_MAX):
+                self.wait(layer, number, layer, shared=True)
+
+    def wait(self, layer: int, number: int, key: int, *, shared: bool, told: Callable[..., None] = lambda *_: None) -> None:
+        """Somebody has a key, or waits for it; `told` if it gives way."""
         owner, who = bytes([layer]) * 8 + number.to_bytes(8, "big"), Who("", 1)
-        locks.wait_all(owner, [("n", bytes([key]))], 1 << 60, lambda: None, lambda *_: None, shared=shared, who=who)
+        self.locks.wait_all(owner, [("n", bytes([key]))], 1 << 60, lambda: None, told, shared=shared, who=who)
 
-    for layer in range(4):
-        for number in range(WAITS_MAX):
-            wait(layer, number, layer, shared=True)
-    for layer in range(3):
-        for number in range(WAITS_MAX):
-            wait(layer, number, layer + 1, shared=False)
-    turns = 0
-    while locks.began:
-        core.work = 0
-        rule.flush()
-        turns += 1
-        assert core.work <= WAITS_MAX
-        assert turns <= IN_VAIN_MAX
-    assert len(resumed) == turns - 1
+    def gather(self) -> None:
+        """They begin to wait."""
+        for layer in range(3):
+            for number in range(WAITS_MAX):
+                self.wait(layer, number, layer + 1, shared=False)
+
+    def look(self) -> int:
+        """Turns until nobody is looked at any more."""
+        turns, asked = 0, -1
+        while asked < len(self.resumed):
+            asked, self.core.work = len(self.resumed), 0
+            self.rule.flush()
+            turns += 1
+            assert self.core.work <= WAITS_MAX
+        return turns
+
+
+def test_who_waits_for_very_many_who_wait_for_very_many_is_not_followed_for_ever() -> None:
+    """Each turn asked for another one, at once."""
+    crowd = Crowd()
+    crowd.gather()
+    turns = crowd.look()
+    assert turns == IN_VAIN_MAX + 1, "that in which they begin to wait, too"
+
+
+def test_two_who_wait_for_each_other_are_found_beside_one_who_waits_for_very_many() -> None:
+    """Also where very many were looked at in vain before."""
+    crowd, gave_way = Crowd(), list[object]()
+    crowd.gather()
+    crowd.look()
+    for number in (1, 2):
+        crowd.wait(9, number, 10 + number, shared=False)
+    for number in (1, 2):
+        crowd.wait(9, number, 13 - number, shared=False, told=lambda *said: gave_way.append(said))
+    crowd.wait(8, 0, 1, shared=False)
+    crowd.look()
+    assert len(gave_way) == 1
 
 
 def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path: Path) -> None:
