@@ -321,7 +321,7 @@ class _Process:
 def cluster(
     nodes: int = 3, *, directory: Path | str | None = None, timeout: float = 60.0, **settings: Setting
 ) -> Iterator[Cluster]:
-    """A cluster of so many nodes, formed and whole; it ends with the block.
+    """A cluster of so many nodes, formed and whole; it ends with the block, in the process that made it.
 
     `directory` must be empty or not there yet, and stays; without it there is a temporary one, which goes. `timeout`
     (seconds) bounds every wait. `settings` are those of `engine.turn.settings.Settings`, over the quick ones (`QUICK`).
@@ -339,10 +339,12 @@ def cluster(
     if any(place.iterdir()):
         raise UsageError(f"{place} is not empty: expected a directory for new nodes")
     made = Cluster(place, [f"n{number}" for number in range(1, nodes + 1)], {**QUICK, **chosen}, timeout=timeout)
+    process = os.getpid()
     try:
         made.form()
         yield made
     finally:
-        made.close()
-        if directory is None:
-            shutil.rmtree(place, ignore_errors=True)
+        if os.getpid() == process:  # a child of `os.fork()` leaves the block, too
+            made.close()
+            if directory is None:
+                shutil.rmtree(place, ignore_errors=True)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,22 @@ def test_no_node_outlives_who_started_it() -> None:
     while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_child_that_leaves_the_block_ends_nothing_of_its_parents(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        nodes = stack.enter_context(cluster(1))
+        given = stack.enter_context(cluster(1, directory=tmp_path / "given"))
+        if (child := os.fork()) == 0:
+            try:
+                stack.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        for made in (nodes, given):
+            assert made.directory.is_dir()
+            assert made.state("n1") == "running"
+            with made.connect() as db:
+                db.namespace("ns")[b"k"] = b"1"
+    assert not nodes.directory.exists()
