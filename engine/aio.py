@@ -187,10 +187,11 @@ class Database(OfThisProcess, Access, WithNamespaces):
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if self._opened_in is None or ends() or self._opened_in != os.getpid():
             return
-        if self._closing is None and self.session.loop.is_running():
+        if self._closing is None:
+            named = repr(self)
             self._let_go()
             close_soon(self.session.loop, partial(_end, self.session, self._node))
-            warn_unclosed(self)
+            warn_unclosed(self, named)
 
     def _let_go(self) -> None:
         """Nobody has it any more, says whichever thread, and it is closed next."""

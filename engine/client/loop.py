@@ -222,12 +222,13 @@ class Loop:
             return
         self._open = False
         loop, owner = self.loop, self.owner
+        named = repr(owner)
         if owner is not None:
             owner._let_go()
         _left[loop] = self._thread
         close_soon(loop, partial(_end, loop, owner))
         if owner is not None:
-            warn_unclosed(owner)
+            warn_unclosed(owner, named)
 
     def leave(self) -> None:
         """The program ends: so does the thread, between two of the things that it does. Nothing is closed."""

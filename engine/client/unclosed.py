@@ -26,9 +26,9 @@ class Unclosed(Protocol):
     async def close(self) -> None: ...
 
 
-def warn_unclosed(what: object) -> None:
-    """Tell whoever wants to hear it."""
-    warnings.warn(f"unclosed {what!r}: expected `close`, or `with`", ResourceWarning, stacklevel=3, source=what)
+def warn_unclosed(what: object, named: str) -> None:
+    """Tell whoever wants to hear it. `named`: what it was before it began to be closed, which may be over by now."""
+    warnings.warn(f"unclosed {named}: expected `close`, or `with`", ResourceWarning, stacklevel=3, source=what)
 
 
 def close_soon(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:

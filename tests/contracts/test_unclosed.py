@@ -202,6 +202,43 @@ def test_in_an_event_loop_it_is_closed_and_told_too(tmp_path: Path, addresses: s
     asyncio.run(asyncio.wait_for(story(), PATIENCE_SECONDS))
 
 
+@pytest.mark.parametrize("door", ["open", "connect"])
+def test_one_that_is_lost_while_its_loop_rests_is_told_and_closed_when_that_goes_on(
+    tmp_path: Path, addresses: str, door: str
+) -> None:
+    def begin() -> Coroutine[Any, Any, aio.Database]:
+        return aio.open(tmp_path / "node", partitions=2) if door == "open" else aio.connect(addresses)
+
+    async def use(db: aio.Database) -> None:
+        await db.namespace("raw").put(b"k", b"1")
+
+    async def go_on() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.001)
+
+    def lose() -> None:
+        loop.run_until_complete(use(loop.run_until_complete(begin())))
+
+    loop = asyncio.new_event_loop()
+    for _ in range(2):
+        with pytest.warns(ResourceWarning, match=SAYS):
+            lose()
+        loop.run_until_complete(go_on())
+    assert not [node for node in embedded._begun if node.driver.loop is loop]
+    loop.close()
+
+
+def test_one_that_is_lost_after_its_loop_was_closed_is_told_of(tmp_path: Path) -> None:
+    async def kept() -> aio.Database:
+        return await aio.open(tmp_path / "node", partitions=2)
+
+    with pytest.warns(ResourceWarning, match=SAYS):
+        asyncio.run(kept())
+    with engine.open(tmp_path / "node") as db:
+        assert not db.namespaces()
+
+
 def test_who_opens_what_is_just_being_closed_waits_for_that(tmp_path: Path) -> None:
     async def story() -> None:
         for steps in range(12):
