@@ -50,7 +50,8 @@ class Waiting(NamedTuple):
 
 
 class Deadlock(LockTimeout):
-    """Transactions waited for each other in a circle, and this one gave way. It was not locked for it; run it again.
+    """Transactions waited for each other in a circle, and this one gave way. It was not locked for it. What it has locked
+    before, the others get when it ends: let it roll back, and run it again.
 
     `ring` is the circle: this transaction first, each waiting for the next one, and the last for the first.
     """
