@@ -19,20 +19,24 @@ def main() -> None:
     """Run the command, and exit with its code."""
     _open_what_is_closed()
     try:
-        from engine.siblings import check_siblings  # noqa: PLC0415  # inside, so that an interrupt is met
+        import signal  # noqa: PLC0415  # inside, so that an interrupt is met
 
-        gc.disable()  # until a program is there: a tenth of the time would be spent on what stays anyway
-        check_siblings(["tools"])  # the engine has looked at those that it needs
-        _import_msgspec()
-        from tools.quick import quickly  # noqa: PLC0415
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))  # for why see `tools.importing`
+        try:
+            from engine.siblings import check_siblings  # noqa: PLC0415
 
+            gc.disable()  # until a program is there: a tenth of the time would be spent on what stays anyway
+            check_siblings(["tools"])  # the engine has looked at those that it needs
+            _import_msgspec()
+            from tools.importing import whole_module  # noqa: PLC0415
+            from tools.quick import quickly  # noqa: PLC0415
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         code = quickly(sys.argv[1:])
         if code is not None:
             sys.stdout.flush()
             os._exit(code)  # nothing is left to be done, and to take all modules apart takes a tenth of a short answer
-        from tools.cli import main as run  # noqa: PLC0415
-
-        run()
+        whole_module("tools.cli").main()
     except KeyboardInterrupt:
         print("foreshore: interrupted", file=sys.stderr)
         sys.exit(130)

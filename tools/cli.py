@@ -29,6 +29,7 @@ from typing import Annotated
 import typer
 
 from engine.errors import UsageError
+from tools.importing import whole_module
 from tools.parser import program
 from tools.terminal import Ended, ExitCode, Unreadable, complain, emit, end_of, put_away
 
@@ -171,7 +172,7 @@ def run(module: str, name: str, arguments: Sequence[str]) -> int:
     def command() -> object:
         if importlib.util.find_spec(module) is None:
             raise Unreadable(f"this installation has no {name!r}: {module} is missing; install the project again")
-        started = importlib.import_module(module).app
+        started = whole_module(module).app
         gc.freeze()
         gc.enable()  # see `foreshore`
         code: object = started(args=list(arguments), prog_name=f"foreshore {name}", standalone_mode=False)

@@ -8,13 +8,13 @@ else, a slip too, goes the long way (`tools.cli`), to the same functions.
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from tools.importing import whole_module
 from tools.terminal import emit, end_of
 from wal.ids import TABLE_MAX
 
@@ -59,7 +59,7 @@ def quickly(words: Sequence[str]) -> int | None:
         return None
 
     def command() -> object:
-        function = getattr(importlib.import_module(f"tools.wal.{name}"), name)
+        function = getattr(whole_module(f"tools.wal.{name}"), name)
         gc.freeze()
         gc.enable()  # see `foreshore`
         return function(**given)

@@ -8,11 +8,11 @@ Each verb is imported when it is called.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import typer
 
+from tools.importing import whole_module
 from tools.parser import program
 
 VERBS = {
@@ -41,7 +41,7 @@ def verb(name: str) -> typer.Typer:
     """One verb, as a program of its own."""
     from tools.wal import options  # noqa: PLC0415  # whoever asks for help of all of them needs none
 
-    module = importlib.import_module(f"tools.wal.{_MODULES.get(name, name)}")
+    module = whole_module(f"tools.wal.{_MODULES.get(name, name)}")
     for known, meant in {**vars(options), "typer": typer}.items():
         vars(module).setdefault(known, meant)  # what its annotations name, which nothing has asked for until now
     one = program(name)
