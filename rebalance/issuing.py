@@ -1,9 +1,10 @@
 """What is prepared in a partition is issued again before its epoch begins, where it is large.
 
 An epoch begins with one batch, which each copy takes as a whole or not at all: a copy that has begun it, and lacks what
-was prepared, would have forgotten a vote. Of much that batch would be too large for a frame and for a block of the log, so
-it is issued again before it, piece by piece. Until the epoch begins nothing rests on that: what is prepared is the same
-vote under whichever epoch, and another primary issues again what it finds.
+was prepared, would have forgotten a vote. Of much that batch would be too large for a frame and for a block of the log, and
+of very many it would be more than a turn of a copy: so it is issued again before it, piece by piece. Until the epoch begins
+nothing rests on that: what is prepared is the same vote under whichever epoch, and another primary issues again what it
+finds.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from functools import partial
 from msgspec import structs
 
 from rebalance.deadlines import key_of, said, saying
-from rebalance.partition import LocalPartition, PartitionState, bytes_prepared
+from rebalance.partition import PREPARED_MAX, LocalPartition, PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node, Operation, Shipping, batch_bytes
 from wal import records as r
 from wal.ids import EXPIRIES, Namespace, TxId
 from wal.probe import probe
+
+ISSUED_WORK = 2
+"""For each that is issued so."""
 
 
 @dataclass(slots=True)
@@ -67,11 +71,20 @@ def issued_first(core: Node, state: PartitionState) -> bool:
 
 
 def issue_prepared(
-    core: Node, replication: Shipping, local: LocalPartition, *, wanted: Callable[[], bool], then: Callable[[], None]
+    core: Node,
+    replication: Shipping,
+    local: LocalPartition,
+    again: Again,
+    *,
+    wanted: Callable[[], bool],
+    then: Callable[[], None],
 ) -> None:
-    """`then`, when all in-sync copies have what is prepared under the new epoch; at once, if that can begin with it."""
+    """`then`, when all in-sync copies have what is prepared under the new epoch; at once, if that can begin with it.
+
+    What moves up (`rebalance.undone`) begins with it however many there are.
+    """
     state = core.replica.partition(local.number)
-    if not issued_first(core, state):
+    if again.moved or not (len(state.prepared) > PREPARED_MAX or issued_first(core, state)):
         then()
         return
     probe("promotion.issues_prepared_first")
@@ -86,9 +99,9 @@ def issue_prepared(
         for prepare in list(state.prepared.values()):
             if not wanted():
                 return
-            again = prepare_in(local.epoch, prepare)
-            core.log(again)
-            replication.ship(Operation(local, [again], counted=partial(counted, again.tx)), local)
-            yield 1 + bytes_prepared(again) // BYTES_OF_WORK
+            issued = prepare_in(local.epoch, prepare)
+            core.log(issued)
+            replication.ship(Operation(local, [issued], counted=partial(counted, issued.tx)), local)
+            yield ISSUED_WORK + bytes_prepared(issued) // BYTES_OF_WORK
 
     core.in_pieces(pieces())

@@ -209,6 +209,10 @@ class Fragments(Mapping[Fragment, FragmentState]):
         return _Named(self)
 
 
+PREPARED_MAX = 500
+"""So many votes are told, taken or begun with at once; more go by pieces, in whichever order they come."""
+
+
 def bytes_prepared(prepare: r.Prepare) -> int:
     """About how many bytes it writes."""
     return sum(sum(map(len, write.keys)) + sum(map(len, filter(None, write.values))) for write in prepare.writes)

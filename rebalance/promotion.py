@@ -352,7 +352,7 @@ class Promotion(Rule):
             return self._beginning.get(number) is again
 
         def prepare() -> None:
-            issue_prepared(core, self._replication, local, wanted=wanted, then=issued)
+            issue_prepared(core, self._replication, local, again, wanted=wanted, then=issued)
 
         self._beginning[number] = again
         if answers:

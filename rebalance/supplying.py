@@ -18,7 +18,7 @@ from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
 from rebalance.mutations import Mutations
-from rebalance.partition import PartitionState, bytes_prepared
+from rebalance.partition import PREPARED_MAX, PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node
 from rebalance.telling import have_of
 from rebalance.travelling import travels_ns
@@ -28,6 +28,8 @@ from wal.ids import Fragment, Namespace, NodeId, TxId, Version
 from wal.probe import probe
 from wal.want import Want
 
+PREPARED_OF_WORK = 2
+"""So many votes are as much work to tell, or to name, as one thing that is decided."""
 ROW_WEIGHS = 1 << 10
 """What a row weighs, before some were seen, in bytes."""
 BATCH_WORK = 1_000
@@ -164,8 +166,9 @@ class Session:
         return preload_of(name, rows)
 
     def say_prepared(self, state: PartitionState, first: Supply, most: int) -> None:
-        """What is prepared in a partition comes with its first batch, if it has at most so many bytes, else after it."""
-        if state.prepared_bytes <= most:
+        """What is prepared in a partition comes with its first batch, if it is little, of so many bytes at most, else after
+        it."""
+        if len(state.prepared) <= PREPARED_MAX and state.prepared_bytes <= most:
             first.prepares.extend(state.prepared.values())
             return
         probe("supply.prepared_comes_later")
@@ -190,15 +193,15 @@ class Session:
         return msgspec.structs.replace(self.firsts.popleft(), batch=self.batch + 1)
 
     def next_prepared(self, core: Node, most: int) -> Supply:
-        """Some of what is prepared still, about `most` bytes of it. What has ended meanwhile the copy was told."""
+        """Some of what is prepared still, about `most` bytes of it at most. What has ended meanwhile the copy was told."""
         batch, size = Supply(core.fence, self.number, self.batch + 1), 0
-        while self.prepared and size < most:
+        while self.prepared and size < most and len(batch.prepares) < PREPARED_MAX:
             number, tx = self.prepared.popleft()
             prepare = core.replica.partition(number).prepared.get(tx)
             if prepare is not None:
                 batch.prepares.append(prepare)
                 size += bytes_prepared(prepare)
-        core.work += size // BYTES_OF_WORK
+        core.work += len(batch.prepares) // PREPARED_OF_WORK + size // BYTES_OF_WORK
         return batch
 
     def next_writes(self, core: Node, most: int, work_max: int) -> list[r.Write]:
@@ -329,8 +332,10 @@ def preload_of(name: Fragment, rows: Sequence[tuple[bytes, Entry | None]]) -> r.
 
 
 def work_of_prepared(state: PartitionState) -> int:
-    """How much work it is to say what is prepared in a partition, or to log it once more: it may be large."""
-    return state.prepared_bytes // BYTES_OF_WORK if state.prepared else 0
+    """How much work it is to say what is prepared in a partition, or to log it once more: it may be large. Very many are
+    said later, and are only named at first."""
+    many = len(state.prepared)
+    return many // PREPARED_OF_WORK + (state.prepared_bytes // BYTES_OF_WORK if 0 < many <= PREPARED_MAX else 0)
 
 
 def some_as_they_are(
