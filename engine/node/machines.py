@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from engine.cluster.claims import Claims
 from engine.cluster.detector import Detector
@@ -29,6 +30,7 @@ from engine.data.sessions import Sessions
 from engine.data.writes import Writes
 from engine.protocol.requests import Request
 from engine.state.replica import Replica
+from engine.transactions.commits import Transaction
 from engine.transactions.coordinator import Coordinator
 from engine.transactions.deadlocks import Deadlocks
 from engine.transactions.participant import Participant
@@ -52,7 +54,7 @@ from rebalance.stability import Stability
 from rebalance.supplier import SupplySide
 from rebalance.table import Topology
 from wal import records as r
-from wal.ids import NodeId
+from wal.ids import DECISIONS, NodeId
 from wal.probe import probe
 
 TAKEN_OF_WORK = 4
@@ -371,10 +373,12 @@ class Machines:
         if moved and core.serving:
             core.resume(lambda: self._evict_next(moved))
 
-    def _activated(self, local: LocalPartition, *, held: bool = False) -> None:
-        """A promotion is done: the partition serves, as soon as what is prepared there is `held`."""
+    def _activated(self, local: LocalPartition, found: Sequence[Transaction] | None = None) -> None:
+        """A promotion is done: the partition serves, as soon as what is prepared there is held, and what was decided there
+        is `found`."""
         state = self.core.replica.partitions.get(local.number)
-        if not held and (self.locks.goes(local.number) or (state is not None and state.prepared)):
+        begun = state is not None and (state.prepared or DECISIONS in state.fragments)
+        if found is None and (begun or self.locks.goes(local.number)):
             self.core.in_pieces(self._pin(local, local.epoch))
             return
         local.activate()
@@ -385,7 +389,7 @@ class Machines:
             local.hand_over()
         self.cuts.activated(local)
         self.participant.activated(local)
-        self.coordinator.activated(local)
+        self.coordinator.activated(local, found or ())
         self.expiry.activated(local)
         self._ask_again(self.desk.unpark(local))
         self.membership.served(self.promotion.owed)
@@ -393,12 +397,13 @@ class Machines:
             self.supply.vouching.beforehand.begin()
 
     def _pin(self, local: LocalPartition, epoch: int) -> Iterator[int]:
-        for work in self.participant.holding(local.number):
+        found: list[Transaction] = []
+        for work in chain(self.participant.holding(local.number), self.coordinator.finding(local.number, found)):
             yield work
             if local.role is not Role.PROMOTING or local.epoch != epoch:
                 probe("promotion.held_in_vain")
                 return
-        self._activated(local, held=True)
+        self._activated(local, found)
 
     # What the exchange asks.
 

@@ -6,16 +6,15 @@ that is bounded by bytes, and so is what one turn does of it. The next parts are
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Part, PrepareParts
 from engine.transactions.commits import Large, Phase, Transaction, pieces_of
-from engine.transactions.deciding import Deciding
 from engine.transactions.participant import NAMED_PER_WORK, Participant
 from engine.transactions.pieces import PLACE_BITS, partition_at
+from engine.transactions.recovering import Recovering
 from engine.transactions.staging import Staging
 from engine.turn.core import Core
 from rebalance.ports import BYTES_OF_WORK, MS
@@ -31,7 +30,7 @@ FLYING_OF_STAGED = 8
 """The fraction of `staged_bytes_max` that may be asked for and have no vote."""
 
 
-class Asking(Deciding):
+class Asking(Recovering):
     """The transactions whose decision partition this node is primary of, while they are voted on."""
 
     def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
@@ -43,7 +42,7 @@ class Asking(Deciding):
 
     def _ask_votes(self, transaction: Transaction) -> None:
         core, large = self.core, transaction.large
-        transaction.sent_at = core.now
+        transaction.sent_at, transaction.said_under = core.now, self.maps
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
         if large is not None:
             large.begin(transaction.awaited)
@@ -119,6 +118,12 @@ class Asking(Deciding):
             )
         return True
 
-    @abstractmethod
     def _refused(self, transaction: Transaction, reason: str) -> None:
-        """It cannot be committed as it was asked for."""
+        """It cannot be committed as it was asked for. Where its decision may be lost, this may be the second time, and all
+        are asked whether they have heard of a commit."""
+        if transaction.anew:
+            probe("tx.refused_where_a_decision_may_be_lost")
+            transaction.reason = reason
+            self._ask(transaction)
+        else:
+            self._no(transaction, reason)

@@ -28,6 +28,8 @@ PREPARE_WORK = 500
 RESEND_BYTES = 1 << 20
 """What is on its way is left alone for so many times longer as it has of these."""
 
+NO_MAP = -1
+
 
 class Phase(Enum):
     """Where a coordinated transaction stands."""
@@ -108,6 +110,7 @@ class Transaction:
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since
         self.sent_at = since
+        self.said_under = NO_MAP  # of those that its coordinator has counted; when others were last told, or asked
 
 
 class OnePhase:

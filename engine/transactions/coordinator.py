@@ -36,20 +36,24 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import assert_never, get_args
 
-from engine.messages import Finish, Finished, Inquire, Inquired, Resolve, Vote
+from engine.data.replication import Replication
+from engine.data.writes import Writes
+from engine.messages import Finished, Inquired, Resolve, Vote
 from engine.messages.transactions import ToCoordinator
 from engine.protocol.requests import Code, CommitTx, Done, GetStatus, Status, Unlock
 from engine.protocol.sizes import written_bytes
 from engine.transactions.asking import Asking
 from engine.transactions.commits import Large, Phase, Transaction, split
-from engine.transactions.pieces import PLACE_BITS, cut, partition_at, place_of, places_of
+from engine.transactions.participant import Participant
+from engine.transactions.pieces import cut, partition_at, place_of, places_of
+from engine.transactions.recovering import LOOKED_OF_WORK, RECOVERED, TOLD
+from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, may_act
 from rebalance.results import COMMITTED
 from rebalance.rule import NewMap
-from wal import records as r
-from wal.ids import DECISIONS, NodeId, TxId, Version, piece_of, whole_of
+from wal.ids import NodeId, TxId, whole_of
 from wal.probe import probe
 
 PREPARE_SECONDS_MAX = 30
@@ -61,6 +65,10 @@ class Coordinator(Asking):
     """Transactions whose decision partition this node is primary of."""
 
     takes = get_args(ToCoordinator)
+
+    def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
+        super().__init__(core, replication, writes, participant)
+        self._looks, self._looking = 0, False  # at all of them, so far; and whether that is done in pieces
 
     # What clients ask.
 
@@ -242,123 +250,6 @@ class Coordinator(Asking):
             else:
                 self._all_prepared(transaction)
 
-    def _refused(self, transaction: Transaction, reason: str) -> None:
-        """It cannot be committed as it was asked for. Where its decision may be lost, this may be the second time, and all
-        are asked whether they have heard of a commit."""
-        if transaction.anew:
-            probe("tx.refused_where_a_decision_may_be_lost")
-            transaction.reason = reason
-            self._ask(transaction)
-        else:
-            self._no(transaction, reason)
-
-    # Recovery.
-
-    def on_resolve(self, sender: NodeId, message: Resolve) -> None:
-        """A participant is in doubt."""
-        core = self.core
-        local = leads(core, message.decision)
-        if local is None or message.partition >= len(core.local) or not may_act(core, message.version):
-            return
-        tx = whole_of(message.tx)
-        running = self.active.get(tx)
-        if running is not None:
-            if running.phase is Phase.FINISHING:
-                core.tell(sender, Finish(core.fence, message.tx, running.commit, [message.partition], running.era))
-            return
-        state = core.replica.partition(message.decision)
-        row = core.replica.store.get((DECISIONS, message.decision), tx)
-        outcome = row.value[0] if row is not None and row.value else state.results.get(tx)
-        if outcome is not None:
-            core.tell(sender, Finish(core.fence, message.tx, outcome == COMMITTED, [message.partition]))
-        elif tx in self.one_phase or (tx, message.decision) in self.writes.under_way:
-            probe("tx.resolve_of_what_is_being_written")  # under an id of which somebody made two things: it asks again
-        elif (prepare := state.prepared.get(tx)) is not None and prepare.decision == message.decision:
-            self._recover(prepare)
-        elif message.decision in message.participants:
-            if max(message.participants) < len(core.local):
-                probe("tx.recovery.no_trace")
-                self._ask_all(tx, message.decision, message.participants)
-        else:
-            probe("tx.recovery.unknown_aborted")
-            self._decide_unknown(tx, local, [message.partition], "recovery found no trace of it")
-
-    def _recover_for(self, session: SessionId, request: CommitTx | GetStatus, prepare: r.Prepare) -> None:
-        """A client asks about one that has voted here. It may ask where that is not decided."""
-        if prepare.decision == prepare.partition:
-            self._recover(prepare).asked.append((session, request.id, isinstance(request, GetStatus)))
-            return
-        told = f"the transaction is decided in partition {prepare.decision}, and not in {prepare.partition}: ask there"
-        self.desk.refuse(session, request.id, Code.USAGE, told)
-
-    def _recover(self, prepare: r.Prepare) -> Transaction:
-        probe("tx.recovery.began")
-        tx = whole_of(prepare.tx)
-        if not prepare.held:
-            return self._ask_all(tx, prepare.decision, prepare.participants)
-        probe("tx.recovery.held_aborted")
-        transaction = self.active[tx] = Transaction(tx, prepare.decision, prepare.participants, self.core.now)
-        self._no(transaction, "its client had not asked to commit it")
-        return transaction
-
-    def _ask_all(self, tx: TxId, decision: int, participants: list[int]) -> Transaction:
-        transaction = self.active[tx] = Transaction(tx, decision, participants, self.core.now)
-        self._ask(transaction)
-        return transaction
-
-    def _ask(self, transaction: Transaction) -> None:
-        transaction.phase = Phase.RECOVERING
-        transaction.awaited = dict.fromkeys(places_of(transaction.participants))
-        self._inquire(transaction)
-
-    def _inquire(self, transaction: Transaction) -> None:
-        core = self.core
-        transaction.sent_at = core.now
-        core.in_pieces(self._inquire_of(transaction, list(transaction.awaited), core.fence))
-        self.alarm.by(core.now + core.settings.retransmit_ms * MS)
-
-    def _inquire_of(self, transaction: Transaction, places: list[int], version: Version) -> Iterator[int]:
-        core = self.core
-        for place in places:
-            if core.fence != version or self.active.get(transaction.tx) is not transaction:
-                return
-            number = partition_at(place)
-            primary = core.local[number].placement.primary
-            if primary is not None:
-                tx = piece_of(transaction.tx, place >> PLACE_BITS)
-                core.tell(primary, Inquire(core.fence, tx, number, transaction.decision))
-            yield 1
-
-    def on_inquired(self, sender: NodeId, message: Inquired) -> None:
-        """A participant says whether it is prepared.
-
-        Who is not excludes a commit, unless its partition was LOST with what it had voted for and has begun again: then
-        another one may have heard of a commit, and all that can be asked are asked before it comes to nothing. Where nobody
-        waits for the outcome nothing is decided: it was before, and that is forgotten, or nobody will ever hear of it.
-        """
-        transaction, local = self.active.get(whole_of(message.tx)), self.core.local
-        if transaction is None or transaction.phase is not Phase.RECOVERING or message.version != self.core.fence:
-            return
-        transaction.awaited.pop(place_of(message.tx, message.partition), None)
-        transaction.heard_of_commit |= message.committed
-        transaction.doubted |= message.in_doubt
-        if not message.prepared:
-            transaction.unprepared = message.partition
-        nobody_left = not any(local[partition_at(place)].placement.primary for place in transaction.awaited)
-        if not transaction.doubted and not transaction.asked:
-            if nobody_left:
-                probe("tx.recovery.nobody_in_doubt")
-                del self.active[transaction.tx]
-        elif transaction.heard_of_commit:
-            probe("tx.recovery.found_committed")
-            self._decide(transaction, commit=True)
-        elif not transaction.awaited and transaction.unprepared is None:
-            probe("tx.recovery.found_prepared_everywhere")
-            self._decide(transaction, commit=True)
-        elif transaction.unprepared is not None and nobody_left:
-            probe("tx.recovery.aborted")
-            self._no(transaction, transaction.reason or f"partition {transaction.unprepared} was not prepared")
-
     def on(self, sender: NodeId, message: ToCoordinator) -> None:
         """Everything that participants say."""
         match message:
@@ -373,76 +264,81 @@ class Coordinator(Asking):
             case _:
                 assert_never(message)
 
-    def activated(self, local: LocalPartition) -> None:
-        """This node became primary of a partition: finish what its decisions began, recover what has none."""
-        core = self.core
-        state = core.replica.partition(local.number)
-        self._over.pop(local.number, None)  # their records are among those that are read now
-        start, name = b"", (DECISIONS, local.number)
-        while rows := core.replica.store.scan(name, start, 256) if name in core.replica.fragments else []:
-            for tx, entry in rows:
-                if entry.value and tx not in self.active:
-                    participants = [int.from_bytes(entry.value[i : i + 2], "big") for i in range(1, len(entry.value), 2)]
-                    transaction = self.active[tx] = Transaction(tx, local.number, participants, core.now)
-                    transaction.commit = entry.value[0] == COMMITTED
-                    self.decided(transaction)
-            start = rows[-1][0] + b"\0"
-        for tx, prepare in list(state.prepared.items()):
-            of = whole_of(tx)
-            if prepare.decision == local.number and of not in self.active and state.results.get(of) is None:
-                self._recover(prepare)
-
     # Topology and time.
 
     def switch(self, _: NewMap) -> None:
-        """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew."""
+        """A new topology: what is decided elsewhere now is not ours; votes of the rest are asked for anew, in pieces."""
         core = self.core
+        self.maps += 1
         self.staging.switch()
         self._over = {p: txs for p, txs in self._over.items() if core.local[p].mine}
-        for transaction in list(self.active.values()):
-            local = core.local[transaction.decision]
-            if not local.active:
-                probe("tx.coordinator_moved")
-                self._turn_away(transaction, begun=True)
-            elif transaction.held_back:
-                self._decide(transaction, commit=transaction.commit)
-            elif transaction.phase is Phase.PREPARING:
-                self._ask_votes(transaction)
-            elif transaction.phase is Phase.RECOVERING:
-                transaction.awaited = dict.fromkeys(places_of(transaction.participants))
-                self._inquire(transaction)
-            elif transaction.phase is Phase.FINISHING:
-                self._tell_outcome(transaction)
+        for transaction in [t for t in self.active.values() if not core.local[t.decision].active]:
+            probe("tx.coordinator_moved")
+            self._turn_away(transaction, begun=True)
+        self._look_at_all()
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
         """Transactions under way that touch these partitions."""
         return [t.tx for t in self.active.values() if t.decision in handover or any(p in handover for p in t.participants)]
 
     def tick(self) -> None:
-        """Ask again; abort what waited too long."""
-        core = self.core
-        after = core.settings.retransmit_ms * MS
-        self.alarm.off()
-        self.staging.tick()
-        for transaction in list(self.active.values()):
-            if transaction.phase in (Phase.SPLITTING, Phase.DECIDING):
-                continue
-            waited = core.now - transaction.since
-            if transaction.phase is Phase.PREPARED:
-                if self.alarm.is_due(transaction.since + core.settings.lock_lease_ms * MS, core.now):
-                    probe("tx.prepared_and_abandoned")
-                    self._no(transaction, "its client prepared it and did not come back")
-                continue
-            large = transaction.large
-            most = PREPARE_SECONDS_MAX * 1000 + (large.size // BYTES_PER_MS if large is not None else 0)
-            if transaction.phase is Phase.PREPARING and waited >= most * MS:
-                self._refused(transaction, f"a participant did not vote within {most // 1000} s")
-                continue
-            if not self.alarm.is_due(transaction.sent_at + after * (large.times if large is not None else 1), core.now):
-                continue
-            if transaction.phase is Phase.PREPARING:
-                self._ask_votes(transaction)
-            elif transaction.phase is Phase.RECOVERING:
-                self._inquire(transaction)
-            else:
-                self._tell_outcome(transaction)
+        """Ask again; abort what waited too long. While that is done in pieces nobody rings in vain: it begins anew then."""
+        if not self._looking:
+            self.alarm.off()
+            self.staging.tick()
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """Whoever looks already ends: what he has seen under another map is to be seen again."""
+        self._looks, self._looking = self._looks + 1, True
+        self.core.in_pieces(self._look(self._looks))
+
+    def _look(self, nth: int) -> Iterator[int]:
+        for at, transaction in enumerate(list(self.active.values()), 1):
+            if self.active.get(transaction.tx) is transaction:
+                yield self._see_to(transaction) + (not at % LOOKED_OF_WORK)
+            if nth != self._looks:
+                probe("tx.looked_no_further")
+                return
+        self._looking = False
+
+    def _see_to(self, transaction: Transaction) -> int:
+        """Say what is due by now, or under this map; how much work it was."""
+        core, large = self.core, transaction.large
+        match transaction.phase:
+            case Phase.SPLITTING:
+                return 0
+            case Phase.DECIDING:
+                if not transaction.held_back or not may_act(core, core.fence):
+                    return 0
+                self._decide(transaction, commit=transaction.commit)
+                return RECOVERED
+            case Phase.PREPARED:
+                if not self.alarm.is_due(transaction.since + core.settings.lock_lease_ms * MS, core.now):
+                    return 0
+                probe("tx.prepared_and_abandoned")
+                self._no(transaction, "its client prepared it and did not come back")
+                return RECOVERED
+            case Phase.PREPARING:
+                most = PREPARE_SECONDS_MAX * 1000 + (large.size // BYTES_PER_MS if large is not None else 0)
+                if core.now - transaction.since >= most * MS:
+                    self._refused(transaction, f"a participant did not vote within {most // 1000} s")
+                    return RECOVERED
+        return TOLD if self._says_again(transaction) else 0
+
+    def _says_again(self, transaction: Transaction) -> bool:
+        """What nobody was told under this map, or has not answered for long, is said again."""
+        core, large, phase = self.core, transaction.large, transaction.phase
+        anew = transaction.said_under != self.maps
+        after = core.settings.retransmit_ms * MS * (large.times if large is not None else 1)
+        if not anew and not self.alarm.is_due(transaction.sent_at + after, core.now):
+            return False
+        if phase is Phase.PREPARING:
+            self._ask_votes(transaction)
+        elif phase is Phase.FINISHING:
+            self._tell_outcome(transaction)
+        else:
+            if anew:
+                transaction.awaited = dict.fromkeys(places_of(transaction.participants))
+            self._inquire(transaction)
+        return True

@@ -47,6 +47,7 @@ class Deciding(Rule):
         self.active: dict[TxId, Transaction] = {}
         self.one_phase: dict[TxId, OnePhase] = {}
         self.admission.look_at_ids(self.active, self.one_phase)
+        self.maps = 0  # that took effect on it
         self._forced: tuple[Intervention, ...] = ()
         self._anew: dict[int, None] = {}  # partitions of these
         self._over: dict[int, list[TxId]] = {}  # decision records to delete with the partition's next one
@@ -191,10 +192,14 @@ class Deciding(Rule):
         """The decision counts: answer the client, tell the participants."""
         transaction.phase = Phase.FINISHING
         self._answer(transaction)
+        self._await_all(transaction)
+        self._tell_outcome(transaction)
+
+    def _await_all(self, transaction: Transaction) -> None:
+        """Of whom it is to be heard that they are done."""
         transaction.awaited = dict.fromkeys(places_of(transaction.participants))
         if transaction.commit and transaction.tx not in self.core.replica.partition(transaction.decision).prepared:
             transaction.awaited.pop(transaction.decision, None)  # its first piece there ended with the decision
-        self._tell_outcome(transaction)
 
     def _answer(self, transaction: Transaction) -> None:
         for session, request_id, wants_status in transaction.asked:
@@ -219,7 +224,7 @@ class Deciding(Rule):
 
     def _tell_outcome(self, transaction: Transaction) -> None:
         core = self.core
-        transaction.sent_at = core.now
+        transaction.sent_at, transaction.said_under = core.now, self.maps
         if not transaction.awaited:
             self._forget(transaction)
             return

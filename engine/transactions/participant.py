@@ -1,9 +1,8 @@
 """A participant's half of two-phase commit: votes, outcomes, doubt.
 
-A vote is given when the prepare record is durable on every in-sync copy of the
-partition; from then on only the decision ends it. The outcome is one record too, and the partition's entries become
-visible, its LWM moves and its locks go when that record counts. A rolled-back transaction's counters are consumed and
-closed, on every copy.
+A vote is given when the prepare record is durable on every in-sync copy of the partition; from then on only the decision
+ends it. The outcome is one record too, and the partition's entries become visible, its LWM moves and its locks go when that
+record counts. A rolled-back transaction's counters are consumed and closed, on every copy.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ class Participant(Rule):
 
     def holder(self, tx: TxId, number: int) -> TxId:
         """Who holds the locks of a transaction, or of a piece of one, in a partition."""
-        doubt = self._doubts.get((tx, number))
-        return doubt.holder if doubt is not None else self.owner_of.get(whole_of(tx)) or whole_of(tx)
+        doubt, of = self._doubts.get((tx, number)), whole_of(tx)
+        return doubt.holder if doubt is not None else self.owner_of.get(of) or of
 
     # Prepare.
 
@@ -340,22 +339,16 @@ class Participant(Rule):
         state = core.replica.partition(message.partition)
         committed = state.results.get(message.tx) == COMMITTED
         waits = message.tx in state.prepared
-        core.tell(
-            sender,
-            Inquired(
-                core.fence,
-                message.tx,
-                message.partition,
-                prepared=committed or waits,
-                committed=committed,
-                in_doubt=waits,
-            ),
+        prepared = committed or waits
+        inquired = Inquired(
+            core.fence, message.tx, message.partition, prepared=prepared, committed=committed, in_doubt=waits
         )
+        core.tell(sender, inquired)
 
     def activated(self, local: LocalPartition) -> None:
-        """This node is primary of a partition: its prepared transactions, whose keys are held, are in doubt."""
-        for tx in self.core.replica.partition(local.number).prepared:
-            self._doubt(tx, local.number, 0, self.holder(tx, local.number))
+        """This node is primary of a partition: its prepared transactions, whose keys are held, are in doubt from now on."""
+        if self.core.replica.partition(local.number).prepared:
+            self.alarm.by(self.core.now)
 
     def holding(self, number: int) -> Iterator[int]:
         """This node is about to serve a partition: its prepared transactions keep their locks. In pieces, and once more
@@ -375,6 +368,8 @@ class Participant(Rule):
             drops = locks.drops
             for tx, prepare in reversed(list(self.core.replica.partition(number).prepared.items())):
                 owner, keys, reads = self.holder(tx, number), keys_written(prepare), prepare.locks
+                doubt = self._doubts.get((tx, number)) or Doubt(self.core.now, 0, None, owner)
+                self._doubts[tx, number] = doubt._replace(asked=0)  # for its outcome, as soon as the partition serves
                 for at in range(0, max(len(keys), len(reads), 1), HELD_AT_ONCE):
                     some = keys[at : at + HELD_AT_ONCE]
                     locks.pin(owner, some, reads[at : at + HELD_AT_ONCE], found=True)
@@ -382,10 +377,9 @@ class Participant(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: forget what belongs to partitions of other primaries now."""
-        local = self.core.local
-        gone = [key for key in self._doubts if not local[key[1]].mine]
-        for key in gone:
-            del self._doubts[key]
+        gone = [part for part in self._doubts if not self.core.local[part[1]].mine]
+        for part in gone:
+            del self._doubts[part]
         self.core.in_pieces(self._forget_owners([tx for tx, _ in gone]))
 
     def _forget_owners(self, gone: list[TxId]) -> Iterator[int]:
@@ -431,7 +425,8 @@ class Participant(Rule):
         for at, ((tx, number), doubt) in enumerate(list(self._doubts.items()), 1):
             if not at % DOUBTS_OF_WORK:
                 yield 1
-            if self._doubts.get((tx, number)) is doubt and self.alarm.is_due(doubt.asked + overdue, core.now):
+            serves = self._doubts.get((tx, number)) is doubt and core.local[number].active
+            if serves and self.alarm.is_due(doubt.asked + overdue, core.now):
                 self._ask_for_outcome(tx, number, doubt.holder)
                 yield 1
         self._asking = False

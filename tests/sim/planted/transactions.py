@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -44,9 +44,9 @@ def decision_deleted_twice(machine: Machine) -> None:
     assert machine.node is not None
     coordinator = machine.node.coordinator
 
-    def activated(original: Callable[..., None], local: LocalPartition) -> None:
+    def activated(original: Callable[..., None], local: LocalPartition, found: Sequence[Transaction]) -> None:
         over = coordinator._over.get(local.number, [])
-        original(local)
+        original(local, found)
         coordinator._over.setdefault(local.number, []).extend(over)
 
     around(coordinator, "activated", activated)
