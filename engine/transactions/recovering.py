@@ -163,8 +163,9 @@ class Recovering(Deciding):
     def activated(self, local: LocalPartition, found: Sequence[Transaction]) -> None:
         """This node became primary of a partition: finish what was decided there, and recover what was not."""
         self._over.pop(local.number, None)  # their records are among those that were found
-        self.active |= {transaction.tx: transaction for transaction in found if transaction.tx not in self.active}
-        self.core.in_pieces(self._take_up(local, local.epoch, found))
+        if found or self.core.replica.partition(local.number).prepared:
+            self.active |= {transaction.tx: transaction for transaction in found if transaction.tx not in self.active}
+            self.core.in_pieces(self._take_up(local, local.epoch, found))
 
     def _take_up(self, local: LocalPartition, epoch: int, found: Sequence[Transaction]) -> Iterator[int]:
         """Each as it is by then. If another node leads, or this one in another epoch, all of it is begun anew."""
