@@ -6,6 +6,7 @@ python -m tests.sim run --seed 7 --shrink       which of its faults it needs to 
 python -m tests.sim run --seeds 1-50 --rate wipe=5 --rate weather=0
 python -m tests.sim run --seeds 1-50 --nodes 5 --backups 1 --density 3 --storm 60 --minutes 10
 python -m tests.sim run --seeds 1-50 --cost count       what turns call is counted in all of them: the same worlds
+python -m tests.sim run --seeds 1-5 --shape widest      as many partitions as there can be
 python -m tests.sim long --seeds 1-10000        many seeds, and a line in docs/track-record.md
 python -m tests.sim long --seeds 1-10000 --minutes 60 --resume seeds.jsonl      an hour of it; again, and it goes on
 python -m tests.sim scenario FILE...            stories in the language of docs/scenarios.md
@@ -39,6 +40,7 @@ from tests.sim.many import Book, run_many, sum_up
 from tests.sim.planted import search as planted
 from tests.sim.run import Result, run_seed
 from tests.sim.scenario.interpreter import run_files
+from tests.sim.shapes import SHAPES
 from tests.sim.shrink import shrink
 from tests.sim.world import Plant
 from tests.support.patience import PATIENCE_SECONDS
@@ -69,6 +71,7 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
         each.add_argument("--nodes", type=int, help="how many, in every seed")
         each.add_argument("--backups", type=int, help="copies beside the primary")
         each.add_argument("--density", type=float, default=1.0, help="so many times as many faults in a second")
+        each.add_argument("--shape", default="", help=f"how large clusters are, in every seed: {', '.join(SHAPES)}")
         each.add_argument("--storm", type=float, metavar="SECONDS", help="how long faults happen, in simulated time")
         each.add_argument("--cost", choices=list(COSTS), default="model", help="how long turns take")
     scenario = commands.add_parser("scenario", help="run stories: docs/scenarios.md describes their language")
@@ -100,7 +103,7 @@ def main(argv: Sequence[str] | None = None, *, plant: Plant | None = None, recor
     if args.command == "bytecodes":
         return bytecodes.show(functions=args.functions)
     rates = dict(args.rate) if args.command == "run" and args.rate else None
-    knobs = Knobs(args.nodes, args.backups, args.density, args.storm)
+    knobs = Knobs(args.nodes, args.backups, args.density, args.shape, args.storm)
     if knobs.check():
         parser.error(knobs.check())
     if args.command == "run" and args.seed is not None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.sim.shapes import SHAPES
+
 NODES = range(1, 10)
 BACKUPS = range(7)
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """None, or 1.0: as the seed draws it."""
+    """None, 1.0, or no name: as the seed draws it."""
 
     nodes: int | None = None
     backups: int | None = None
     density: float = 1.0  # so many times as many faults in a second
+    shape: str = ""  # one of `SHAPES`, in every seed
     storm_s: float | None = None  # how long a storm lasts, in simulated seconds
 
     def check(self) -> str:
@@ -25,6 +28,8 @@ class Knobs:
             return f"--backups {self.backups}: expected {BACKUPS[0]} to {BACKUPS[-1]}"
         if not 0.01 <= self.density <= 100:
             return f"--density {self.density:g}: expected 0.01 to 100"
+        if self.shape and self.shape not in SHAPES:
+            return f"--shape {self.shape}: expected one of {', '.join(SHAPES)}"
         if self.storm_s is not None and not 0.1 <= self.storm_s <= 86_400:
             return f"--storm {self.storm_s:g}: expected 0.1 to 86400 seconds"
         return ""
@@ -34,7 +39,8 @@ class Knobs:
         said = [("nodes", self.nodes), ("backups", self.backups), ("storm", self.storm_s)]
         if self.density != 1.0:
             said.append(("density", self.density))
-        return "".join(f" --{name} {value:g}" for name, value in said if value is not None)
+        options = "".join(f" --{name} {value:g}" for name, value in said if value is not None)
+        return options + (f" --shape {self.shape}" if self.shape else "")
 
 
 AS_DRAWN = Knobs()

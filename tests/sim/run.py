@@ -77,6 +77,22 @@ CALM_NS = 5 * SECOND
 REST_NS = 60 * SECOND
 """A cluster of which nothing is wrong any more comes to rest within so much simulated time."""
 LOOK_NS = 250 * MS
+PATIENT = {
+    "heartbeat_ms": 250,
+    "suspicion_ms": 1_500,
+    "connection_lost_ms": 500,
+    "exchange_delay_ms": 150,
+    "exchange_retry_ms": 1_000,
+    "retransmit_ms": 400,
+}
+HASTY = {
+    "heartbeat_ms": 60,
+    "suspicion_ms": 400,
+    "connection_lost_ms": 120,
+    "exchange_delay_ms": 40,
+    "exchange_retry_ms": 200,
+    "retransmit_ms": 100,
+}
 PACKAGES = ("wal", "rebalance", "engine")
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2
@@ -131,17 +147,11 @@ class Result:
 def draw_settings(draw: Random, nodes: int) -> Settings:
     """Settings that make rare things happen soon."""
     segment = draw.choice([1 << 10, 2 << 10, 4 << 10, 64 << 10])
-    patient = draw.random() < 0.3
-    return Settings(
+    patience = PATIENT if draw.random() < 0.3 else HASTY
+    settings = Settings(
         cluster="sim",
         partitions=draw.choice([8, 16, 32]),
         backups=draw.choice([1, 2, 2, 2]) if nodes > 2 else 1,
-        heartbeat_ms=250 if patient else 60,
-        suspicion_ms=1_500 if patient else 400,
-        connection_lost_ms=500 if patient else 120,
-        exchange_delay_ms=150 if patient else 40,
-        exchange_retry_ms=1_000 if patient else 200,
-        retransmit_ms=400 if patient else 100,
         lock_lease_ms=draw.choice([300, 1_000, 3_000]),
         lock_timeout_ms=draw.choice([300, 1_500]),
         in_doubt_ms=draw.choice([100, 1_000]),
@@ -158,6 +168,7 @@ def draw_settings(draw: Random, nodes: int) -> Settings:
         wal_total_bytes=segment * draw.choice([3, 3, 12, 300]),
         exchange_drain_ms=draw.choice([200, 2_000]),
     )
+    return msgspec.structs.replace(settings, **patience)
 
 
 def run_seed(
@@ -217,16 +228,19 @@ def _run_seed(
     if draws.of("pieces").random() < PIECES_SHARE:
         staged = LITTLE_STAGED
     settings = msgspec.structs.replace(settings, mutations_bytes=remembers, staged_bytes_max=staged)
-    if knobs.nodes is not None:
-        count = knobs.nodes
+    shape = draw_shape(draws.of("shape"), knobs.shape) if shape is None else shape
+    if shape.widest:
+        settings = msgspec.structs.replace(settings, **PATIENT)
+    if shape.nodes or knobs.nodes is not None:
+        count = knobs.nodes or shape.nodes
         settings = msgspec.structs.replace(settings, backups=min(settings.backups, count - 1))
     if knobs.backups is not None:
         settings = msgspec.structs.replace(settings, backups=knobs.backups)
     copies = draws.of("asynchronous copies").choice([0, 0, 0, 1, 2])  # on nodes that have no other copy
     settings = msgspec.structs.replace(settings, async_backups=max(0, min(copies, count - 1 - settings.backups)))
+    storm_ns = shape.storm_ms * MS or storm_ns
     if knobs.storm_s is not None:
         storm_ns = int(knobs.storm_s * SECOND)
-    shape = draw_shape(draws.of("shape")) if shape is None else shape
     settings = msgspec.structs.replace(
         settings,
         partitions=shape.partitions or settings.partitions,
@@ -376,7 +390,7 @@ def _live(
     try:
         first = world.add_client("c0")
         grouping = world.draws.of("groups")
-        if grouping.random() < GROUPED_SHARE:
+        if grouping.random() < GROUPED_SHARE and not shape.widest:
             grouped = first.spawn(give_copies(first, grouping))
             if not world.run_while(lambda: not grouped.done, at_most=60 * SECOND) or grouped.failure:
                 raise Violation("liveness", f"namespaces are not given copies of their own: {grouped.failure}")
@@ -408,12 +422,12 @@ def _live(
             oracles.look(world)
             _look_at_clients(world)
             faults.hurried = world.network.delivered > DELIVERIES_MAX
-            load.pace = LULL_PACE if faults.lulled or faults.sleep.lasts else 1
+            load.pace = LULL_PACE if faults.lulled or faults.sleep.lasts or shape.widest else 1
             while sum(client.alive and not client.sheltered for client in world.clients.values()) < shape.clients:
                 _spawn(world, load, draw)
         look_inside(world)
         faults.calm()
-        load.pace = CALM_PACE
+        load.pace = LULL_PACE if shape.widest else CALM_PACE
         come_to_rest(world, load, oracles.life)
         _heal(world)
         if not oracles.ledger.given_up:

@@ -1,13 +1,16 @@
 """How large a seed's cluster is, in each direction. Most are small, so that things meet; some are not, so that nothing is
 right only where there is little of it.
 
-A seed of a wide or deep shape has fewer operations in a shorter storm, so that it stays within seconds.
+A seed of a wide or deep shape has fewer operations in a shorter storm, so that it stays within seconds. The widest has as
+many partitions as there can be, in one group, on three nodes, and two seconds of storm.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+
+from wal.ids import PARTITIONS_MAX
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,14 @@ class Shape:
     bulk: int = 0
     clients: int = 4
     batch_bytes: int = 0
+    nodes: int = 0  # 0: as they were drawn
+    storm_ms: int = 0  # 0: as long as others
     storms: int = 60  # a storm in which too little happened goes on for up to so many times as long
+
+    @property
+    def widest(self) -> bool:
+        """There are as many partitions as there can be: settings are patient, and one group has them all."""
+        return self.partitions == PARTITIONS_MAX
 
     @property
     def small(self) -> bool:
@@ -33,16 +43,24 @@ class Shape:
 
 
 SMALL = Shape()
+SHAPES = ("small", "wide", "many", "deep", "widest")
+"""The last is one that no seed draws by itself: a person asks for it (`--shape widest`)."""
 
 
-def draw_shape(draw: Random) -> Shape:
-    """The shape of a seed."""
+def draw_shape(draw: Random, name: str = "") -> Shape:
+    """The shape of a seed; or what the seed makes of the one of this name."""
     kind = draw.random()
-    if kind < 0.80:
-        return SMALL
-    if kind < 0.86:
-        return Shape("wide", partitions=draw.choice([1_024, 1_024, 2_048]), bulk=1_000, clients=2, storms=1)
-    if kind < 0.92:
-        return Shape("many", namespaces=draw.choice([16, 64, 200]), bulk=200, clients=2, storms=1)
-    bulk = draw.choice([400, 2_000, 9_000, 30_000, 100_000])
-    return Shape("deep", bulk=bulk, batch_bytes=max(16 << 10, 2 * bulk), clients=2, storms=1)
+    if not name:
+        name = "small" if kind < 0.80 else "wide" if kind < 0.86 else "many" if kind < 0.92 else "deep"
+    match name:
+        case "small":
+            return SMALL
+        case "wide":
+            return Shape("wide", partitions=draw.choice([1_024, 1_024, 2_048]), bulk=1_000, clients=2, storms=1)
+        case "many":
+            return Shape("many", namespaces=draw.choice([16, 64, 200]), bulk=200, clients=2, storms=1)
+        case "deep":
+            bulk = draw.choice([400, 2_000, 9_000, 30_000, 100_000])
+            return Shape("deep", bulk=bulk, batch_bytes=max(16 << 10, 2 * bulk), clients=2, storms=1)
+    assert name == "widest", f"there is no shape {name!r}"
+    return Shape("widest", partitions=PARTITIONS_MAX, bulk=400, clients=1, nodes=3, storm_ms=2_000, storms=1)

@@ -123,6 +123,7 @@ def test_the_same_seed_gives_the_same_digest_and_another_one_another() -> None:
         (["run", "--seed", "1", "--rate", "moon=1"], "there is no fault 'moon': expected one of power, kill"),
         (["run", "--seed", "1", "--rate", "kill=often"], "'kill=often': expected a rate such as kill=2.0"),
         (["run", "--seed", "1", "--nodes", "12"], "--nodes 12: expected 1 to 9"),
+        (["run", "--seed", "1", "--shape", "round"], "--shape round: expected one of small, wide, many, deep, widest"),
         (["run", "--seed", "1", "--density", "0"], "--density 0: expected 0.01 to 100"),
         (["run", "--seed", "1", "--rate", "kill=-1"], "'kill=-1': expected a rate such as kill=2.0"),
     ],

@@ -15,17 +15,18 @@ from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.settings import Settings
+from rebalance.messages import AskTail, CopyTail
 from rebalance.ports import MS
 from tests.sim.bytecodes import PARTITIONS, count
 from tests.sim.calibrate import calibrate
-from tests.sim.costs import Modelled, in_order, once, parts_of, price, taken
+from tests.sim.costs import Modelled, in_order, of_this_map, once, parts_of, price, taken
 from tests.sim.draws import Draws
 from tests.sim.machine import Machine, Speed
 from tests.sim.oracles import unsettled
 from tests.sim.planted.fault import around
 from tests.sim.violation import Violation
 from tests.sim.world import SECOND, World
-from wal.ids import NO_VERSION, partition_of
+from wal.ids import NO_VERSION, Version, partition_of
 from wal.records import FragmentClear, FragmentReady, Record, Update, Write
 
 NAMES = ["n1", "n2", "n3"]
@@ -143,6 +144,15 @@ def test_what_waits_in_order_costs_the_turn_that_takes_it_and_to_be_read_before(
     assert in_order("n1", events[2:3], waits[:2], [], 3) == ([*late[:2], events[2]], 0), "and what came now, too"
     assert in_order("n2", [], waits[:1], [], 1) == ([], 0), "what a node tells itself is read from nowhere"
     assert in_order("n1", [], waits[:2], waits[:2], 0) == ([], 0)
+
+
+def test_what_a_promotion_is_asked_under_another_map_costs_to_be_read() -> None:
+    asked = AskTail(Version(2, 0), [CopyTail(at, 1, [], [], [], []) for at in range(500)])
+    events = [BEAT, Received("n2", "x", 1, asked)]
+    assert of_this_map(events, Version(2, 0)) == (events, 0)
+    kept, read = of_this_map(events, Version(1, 0))
+    assert kept == [BEAT]
+    assert 0 < 5 * read < price(events, Effects(), 0, 64) - price(kept, Effects(), 0, 64)
 
 
 def _takes(*keys: int) -> None:

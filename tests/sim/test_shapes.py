@@ -8,17 +8,25 @@ from tests.sim.draws import Draws
 from tests.sim.oracles_tests.small import small_world
 from tests.sim.recorder import Recorder
 from tests.sim.run import run_seed
-from tests.sim.shapes import SMALL, Shape, draw_shape
+from tests.sim.shapes import SHAPES, SMALL, Shape, draw_shape
 from tests.sim.violation import Violation
 from tests.sim.workloads import Bulk, Load
 from tests.sim.world import SECOND
-from wal.ids import KEY_BYTES_MAX
+from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX
 
 
 def test_most_seeds_are_small_and_every_shape_is_drawn() -> None:
     drawn = [draw_shape(Draws(seed).of("shape")) for seed in range(300)]
     assert 200 < sum(shape == SMALL for shape in drawn) < 280
     assert {shape.name for shape in drawn} == {"small", "wide", "many", "deep"}
+
+
+def test_a_shape_that_is_asked_for_is_had_and_the_widest_only_then() -> None:
+    for seed, name in enumerate(SHAPES):
+        assert draw_shape(Draws(seed).of("shape"), name).name == name
+    widest = [draw_shape(Draws(seed).of("shape")).widest for seed in range(300)]
+    assert not any(widest)
+    assert draw_shape(Draws(1).of("shape"), "widest").partitions == PARTITIONS_MAX
 
 
 def test_a_deep_seed_has_fragments_of_thousands_of_rows() -> None:
