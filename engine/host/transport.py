@@ -99,7 +99,7 @@ class _Incoming(asyncio.Protocol):
             self.peer = hello
             if hello.role == PEER:
                 owner.inbox(seen_of(hello, PEER), 0)
-                if (link := owner.links.get(hello.address)) is not None:
+                for link in owner.links_to(hello.address):
                     link.hurry()
         else:
             self.reader.limit = FRAME_BYTES_MAX

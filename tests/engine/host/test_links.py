@@ -10,7 +10,7 @@ import pytest
 
 from engine.host import links as links_module
 from engine.messages import Credit, Heartbeat, Message, Replicate, Replicated, Supply
-from engine.protocol.roles import BEAT, BULK, PEER, PEERS
+from engine.protocol.roles import BEAT, BESIDE, BULK, PEER, PEERS
 from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
 from engine.turn.events import Event, PeerLost, PeerSeen, Received
 from tests.engine.host.test_pulse import SAID, transport_of, until
@@ -59,8 +59,8 @@ def test_a_peer_that_speaks_is_dialed_at_once(monkeypatch: pytest.MonkeyPatch) -
         again = transport_of("n2", [])
         again.identity = PeerSeen("n2", "n2-disk", 1, await again.listen(address), "", "")
         again.connect(await first.listen("127.0.0.1:0"))
-        await until(lambda: "n2" in first.links_by_node)
-        assert first.links_by_node["n2"].address == address
+        await until(lambda: "n2" in first.links_by_node and len(first.beside_by_node) == len(BESIDE))
+        assert first.links_by_node["n2"].address == address, "over each of the connections"
         await first.close()
         await again.close()
 
