@@ -67,11 +67,11 @@ class Fibre:
         self._density = draw.choice([0.0, 0.2, 1.0])
         self._pauses = 0
         self._killed = False
-        self._here = threading.Lock()
-        self._there = threading.Lock()
-        self._here.acquire()
-        self._there.acquire()
         self._here_and_now = name == PAUSES_BY_ITSELF or not self._density
+        if not self._here_and_now:
+            self._here, self._there = threading.Lock(), threading.Lock()
+            self._here.acquire()
+            self._there.acquire()
         self._pieces: Generator[None, None, None] | None = None
         self._thread: _Thread | None = None
 

@@ -20,7 +20,6 @@ from msgspec.structs import fields
 from engine.messages import Message
 from engine.node.node import Node
 from engine.state.store import Entry, LayeredStore, Page
-from engine.state.store_memory import MemoryStore
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
 from engine.turn.turns import TURN_MS_MAX, what
@@ -89,7 +88,8 @@ class Modelled:
         encoded, kept, weighed = changes.encoded, changes.encoded_entries, _bytes_read(base) + changes.encoded_bytes
         foresight, links = node.exchange.foresight, node.core.replica.links
         looked, changed, linked = foresight.looked, foresight.changed, links.made
-        handed = [*node.untaken, *events] if node.untaken else events
+        untaken = node.untaken
+        handed = [*untaken, *events] if untaken else events
         waited, released = foresight.waiting, foresight.released
         fence = node.core.fence
         counted = self.counted if self.counted is not None and self.counted.wanted() else None
@@ -140,7 +140,8 @@ class Measured:
 
 
 def _bytes_read(base: object) -> int:
-    return base.bytes_read if isinstance(base, MemoryStore) else 0
+    """From a store in memory, which counts them. It is asked twice a turn, so not by its class, whose base is abstract."""
+    return getattr(base, "bytes_read", 0)
 
 
 COSTS: dict[str, type[Costs]] = {"free": Free, "model": Modelled, "count": Counted, "cpu": Measured}
@@ -250,12 +251,12 @@ def price(events: Sequence[Event], effects: Effects, rows: int, partitions: int)
     items, size = parts_of((events, log, early, send, reply))
     messages = len(reply)
     if early:
-        messages += sum(len(targets) for targets, _ in early)
+        messages += sum([len(targets) for targets, _ in early])
     if send:
-        messages += sum(len(targets) for targets, _ in send)
+        messages += sum([len(targets) for targets, _ in send])
     cost = TURN_NS + (items - 1) * ITEM_NS + size * BYTE_NS + rows * ROW_NS + messages * SAID_NS
     if log:
-        cost += sum(type(record) is Committed for record in log) * partitions * TAKEN_NS
+        cost += [*map(type, log)].count(Committed) * partitions * TAKEN_NS
     return cost
 
 

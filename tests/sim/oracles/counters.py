@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from engine.turn.effects import Effects
 from engine.turn.events import Event
@@ -72,7 +73,8 @@ class OneMap(Oracle):
             )
 
 
-PRIMARY, DRAINING = Role.PRIMARY, Role.DRAINING
+_role, _epoch = attrgetter("role"), attrgetter("epoch")
+BEGINNING = frozenset((EpochStart, Committed))
 FEW = 64
 """Of so many partitions each is looked at in every turn; of more, in the turns that may begin an epoch or a map."""
 
@@ -86,7 +88,7 @@ class OnePrimary(Oracle):
     def __init__(self) -> None:
         self._served: dict[tuple[int, int], NodeId] = {}
         self._begun: dict[NodeId, tuple[int, list[tuple[int, int]]]] = {}  # in its last turn, in which life
-        self._serving: dict[NodeId, tuple[int, list[tuple[int, int]]]] = {}  # the same: all that it served
+        self._judged: dict[NodeId, tuple[int, list[Role], list[int]]] = {}  # the same: how all its partitions stood
 
     def turned(self, machine: Machine, events: Sequence[Event], effects: Effects) -> None:
         """A node took a turn."""
@@ -95,18 +97,14 @@ class OnePrimary(Oracle):
         if begun is not None and begun[0] == machine.boot:
             for served in begun[1]:
                 self._judge(served, self._served.setdefault(served, machine.name), machine.name)
-        if len(machine.node.core.local) > FEW and not any(isinstance(r, EpochStart | Committed) for r in effects.log):
+        if len(machine.node.core.local) > FEW and BEGINNING.isdisjoint(map(type, effects.log)):
             return
-        serving = [  # `active`, without the call: this is asked millions of times
-            (local.number, local.epoch)
-            for local in machine.node.core.local
-            if (role := local.role) is PRIMARY or role is DRAINING
-        ]
-        now = machine.boot, serving
-        if self._serving.get(machine.name) == now:
-            return  # it was judged
-        self._serving[machine.name] = now
-        for serves in serving:
+        here = machine.node.core.local
+        now = machine.boot, [*map(_role, here)], [*map(_epoch, here)]  # this is asked millions of times
+        if self._judged.get(machine.name) == now:
+            return
+        self._judged[machine.name] = now
+        for serves in [(local.number, local.epoch) for local in here if local.active]:
             first = self._served.get(serves)
             if first is None:
                 self._begun.setdefault(machine.name, (machine.boot, []))[1].append(serves)
