@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import assert_never, get_args
 
 from engine.cluster.formation import about_first_map
@@ -72,6 +73,8 @@ from rebalance.ports import MS, WORK_MAX, HistoryRead
 from rebalance.rule import NEVER, Rule
 from wal import records as r
 from wal.ids import TABLE_MAX, NodeId
+
+_wake_at: Callable[[Rule], int] = attrgetter("wake_at")
 
 DROPPED_AT_ONCE = 500
 """Of so many fragments one record says how far the log does not reach back any more;"""
@@ -324,12 +327,7 @@ class Node(Machines):
 
     def _first_alarm(self) -> int:
         """When the first of the rules is to be woken; each turn asks, so nearly all of them are not asked themselves."""
-        first = min(self._times)
-        for rule in self._asked:
-            at = rule.wake_at
-            if at < first:
-                first = at
-        return first
+        return min(*self._times, *map(_wake_at, self._asked))
 
     def _next_wake(self) -> int | None:
         core, first = self.core, self._first_alarm()
