@@ -433,10 +433,9 @@ class Router:
             if errand.todo is None or errand.todo:
                 if self.now >= errand.retry_at:
                     self._push(errand)
-                elif errand.retry_at < self._due:
-                    self._due = errand.retry_at
-            if errand.deadline < self._due:
-                self._due = errand.deadline
+                else:
+                    self._due = min(self._due, errand.retry_at)
+            self._due = min(self._due, errand.deadline)
 
     @property
     def wake_at(self) -> int:
