@@ -8,6 +8,7 @@ is what must be there afterwards. It ends by itself when its standard input does
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class Application:
         self.database = database
         self.ends = threading.Event()
         self._other = other_of(data)
+        self._calls = self._waits = False  # the main thread is in a call; and is to be interrupted in the next one
 
     def count(self, key: str) -> None:
         """Put higher and higher numbers."""
@@ -72,11 +74,29 @@ class Application:
             number += 1
             say("begin", key, number)
             try:
-                numbers[key] = number
+                self._call(numbers.put, key, number)
             except KeyboardInterrupt:
                 say("interrupted", key, number)
                 continue
             say("done", key, number)
+
+    def _call(self, put: Callable[[str, int], None], key: str, number: int) -> None:
+        """The main thread may be interrupted in here, and nowhere else: what came before waits until it is."""
+        if threading.current_thread() is not threading.main_thread():
+            put(key, number)
+            return
+        self._calls = True
+        if self._waits:
+            self.interrupt()
+        put(key, number)
+        self._calls = False
+
+    def interrupt(self, *_: object) -> None:
+        """As Ctrl-C does it by itself, in any line."""
+        self._waits = not self._calls
+        if self._calls:
+            self._calls = False
+            raise KeyboardInterrupt
 
     def move(self, draw: Random) -> None:
         """Move money, and look whether it is all there."""
@@ -139,6 +159,7 @@ def main(data: Path) -> None:
     if not len(bank):
         bank.put_many(dict.fromkeys(ACCOUNTS, BALANCE))
     application = Application(database, data)
+    signal.signal(signal.SIGINT, application.interrupt)
     application.begin()
     application.count("main")  # whom Ctrl-C interrupts
 
