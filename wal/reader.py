@@ -145,7 +145,7 @@ def backwards(
 ) -> Iterator[Block | Finding]:
     """The same blocks, the newest first, after all that is wrong. The log is verified once, forwards, and then read back.
 
-    What is kept in between is the place of each block that is to be read.
+    What is kept in between is the place of each block that is to be read. What is trimmed meanwhile is passed over.
     """
     places: list[tuple[int, array[int]]] = []  # (a segment's first LSN, where its blocks are)
 
@@ -161,9 +161,14 @@ def backwards(
             if isinstance(found, Finding):
                 yield found
         for segment, offsets in reversed(places):
-            for block in _blocks_at(disk, segment, reversed(offsets)):
-                part = after(block, from_lsn)
-                yield part if to_lsn is None else before(part, to_lsn + 1)
+            try:
+                for block in _blocks_at(disk, segment, reversed(offsets)):
+                    part = after(block, from_lsn)
+                    yield part if to_lsn is None else before(part, to_lsn + 1)
+            except LogDamaged:
+                if segment < min(segment_lsns(disk.list()), default=segment):
+                    return  # a node has trimmed its log meanwhile: it begins behind this one
+                raise
 
 
 def _blocks_at(disk: ReadableDisk, segment: int, offsets: Iterable[int]) -> Iterator[Block]:

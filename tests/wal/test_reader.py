@@ -18,6 +18,7 @@ from wal import (
     LogDamaged,
     LogForeign,
     LogSettings,
+    backwards,
     follow,
     inspect,
     list_segments,
@@ -444,3 +445,23 @@ def test_of_large_blocks_little_is_read_twice() -> None:
         ends += scan.offset
     assert found == wanted
     assert counting.bytes_read < 1.3 * ends
+
+
+def test_who_reads_backwards_ends_where_the_log_begins_by_then() -> None:
+    disk = filled([[update(n, 60)] for n in range(1, 61)])
+    oldest, second, *_, newest = disk.names()
+    blocks = backwards(disk)
+    last = next(blocks)
+    disk.remove(oldest)
+    disk.remove(second)
+    read_back = [last, *blocks]
+    assert all(isinstance(found, Block) for found in read_back)
+    assert [b.first_lsn for b in read_back if isinstance(b, Block)] == sorted(
+        (b.first_lsn for b in read(disk)), reverse=True
+    )
+    blocks = backwards(disk)
+    next(blocks)
+    disk.remove(disk.names()[1])
+    with pytest.raises(LogDamaged):
+        list(blocks)  # nobody trims what lies in between
+    assert newest in disk.names()

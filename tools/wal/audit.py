@@ -5,25 +5,28 @@ Whole logs are read again, once for every so many bytes of them, so that what is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from engine.offline.directory import State
 from tools.terminal import word
 from tools.wal.logic import INTERNAL
 from tools.wal.rows import LogRows, Rows, audited
-from wal import Block, Source, inspect
+from wal import Block
 from wal.ids import Fragment, fragment_name, partition_of
 
 BYTES_AT_ONCE = 256 << 20
 SHOWN = 20
 
 
-def audit(source: Source, state: State, *, log_bytes: int) -> Iterator[str]:
-    """The rows that are not what the log says, or not where their keys hash to; of many the first, and how many."""
+def audit(blocks: Iterable[Block], state: State, *, log_bytes: int) -> Iterator[str]:
+    """The rows that are not what the log says, or not where their keys hash to; of many the first, and how many.
+
+    `blocks` are the log up to what the state was folded from, and are read again for each pass.
+    """
     found = 0
     passes = 1 + log_bytes // BYTES_AT_ONCE
     for at in range(passes):
-        for what in _audit(source, state, at, passes):
+        for what in _audit(blocks, state, at, passes):
             found += 1
             if found <= SHOWN:
                 yield what
@@ -31,11 +34,10 @@ def audit(source: Source, state: State, *, log_bytes: int) -> Iterator[str]:
         yield f"and {found - SHOWN} more rows"
 
 
-def _audit(source: Source, state: State, at: int, passes: int) -> Iterator[str]:
+def _audit(blocks: Iterable[Block], state: State, at: int, passes: int) -> Iterator[str]:
     log = LogRows(lambda fragment: fragment[1] % passes == at)
-    for found in inspect(source, to_lsn=state.lsn or None):
-        if isinstance(found, Block):
-            log.take(found.records)
+    for block in blocks:
+        log.take(block.records)
     for name, view in sorted(state.fragments.items()):
         if name[1] % passes == at and not view.loading:
             damaged: set[bytes | None] = set()

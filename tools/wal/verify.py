@@ -20,7 +20,7 @@ from tools.pager import Progress
 from tools.terminal import Ended, ExitCode, Unreadable, code_of, emit, exit_code_of, to_json
 from tools.wal.places import Place, empty_text, loss_text, losses_of, place_of
 from tools.wal.strangers import strangers_text
-from wal import Block, Finding, Report, inspect, joined, verify_part
+from wal import Finding, Report, joined, verify_part
 from wal import verify as verify_log
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from engine.offline.directory import State
     from tools.reconcile.logs import LogTold
     from tools.wal.against import Owed
+    from tools.wal.beside import Blocks
     from tools.wal.options import Jobs
 
 SHOWN = 5
@@ -110,6 +111,13 @@ class Problem(msgspec.Struct, frozen=True):
     kind: str
     code: ExitCode
     what: str
+
+
+class Sense(msgspec.Struct, frozen=True):
+    """What a log says of transactions, if that was asked for, and in sentences what cannot be."""
+
+    told: LogTold | None
+    broken: list[str]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,16 +373,16 @@ class Checked:
     def _check_fold(self, peers: list[Place]) -> None:
         """The log onto the checkpoint, as the next start would do it; then who is asked about its end."""
         assert self.place.directory is not None, "a directory is folded as a whole"
-        from engine.offline.directory import read_directory  # noqa: PLC0415  # see above
-        from tools.wal.against import owed_by, read_peers  # noqa: PLC0415
+        from tools.wal.against import owed_by, read_peers  # noqa: PLC0415  # see above
+        from tools.wal.beside import folded_beside  # noqa: PLC0415
 
         try:
             with ExitStack() as stack:
                 others = read_peers(peers, stack)
-                state = stack.enter_context(read_directory(self.place.directory))
+                state, sense = folded_beside(self.place, self._sense_of, stack)
                 self.facts.append({"folded_lsn": state.lsn, "fragments": len(state.fragments)})
                 self._check_member(state)
-                self._check_sense(state)
+                self._tell_sense(sense)
                 if peers:
                     live = any(place.live for place in (self.place, *peers))
                     self.owed = owed_by(state, others, live=live)
@@ -393,28 +401,34 @@ class Checked:
             what = f"{where} a Committed map: expected the one that placed the {len(state.fragments)} fragments here"
             self._problem("missing", ExitCode.MISSING, what)
 
-    def _check_sense(self, state: State) -> None:
-        """What the log says, and whether the store is what it says; pointless where records are missing."""
-        place, report = self.place, self._report
+    def _sense_of(self, state: State, blocks: Blocks) -> Sense:
+        """What the log says that cannot be, and where the store is another. Pointless where records are missing."""
+        place, report, broken = self.place, self._report, list[str]()
         if report is None or report.damaged or not report.blocks:
-            return
+            return Sense(None, broken)
+        told: LogTold | None = None
         if self._wanted.logic:
             from tools.wal.logic import Logic, torn  # noqa: PLC0415  # see above
 
             logic = Logic(state.topology.partitions if state.topology is not None else 0)
-            for found in inspect(place.source, to_lsn=state.lsn or None):
-                if isinstance(found, Block):
-                    logic.take(found)
-            self.told = logic.told()
-            for broken in logic.broken(state):
-                self._problem("contradiction", ExitCode.LOGIC, str(broken))
-            for broken in torn({place.name: self.told}).values():
-                self._problem("contradiction", ExitCode.LOGIC, str(broken))
+            for block in blocks:
+                logic.take(block)
+            told = logic.told()
+            broken += map(str, logic.broken(state))
+            broken += map(str, torn({place.name: told}).values())
         if self._wanted.audit:
             from tools.wal.audit import audit as audit_store  # noqa: PLC0415  # see above
 
-            for what in audit_store(place.source, state, log_bytes=report.bytes):
-                self._problem("contradiction", ExitCode.LOGIC, f"store {what}")
+            broken += [f"store {what}" for what in audit_store(blocks, state, log_bytes=report.bytes)]
+        return Sense(told, broken)
+
+    def _tell_sense(self, sense: Sense | None) -> None:
+        if sense is None:
+            self.notes.append("not checked: whether what it says can be; the node that runs here trims it while it is read")
+            return
+        self.told = sense.told
+        for what in sense.broken:
+            self._problem("contradiction", ExitCode.LOGIC, what)
 
 
 _KINDS = {ExitCode.MISSING: "missing", ExitCode.LOGIC: "contradiction", ExitCode.UNREADABLE: "unreadable"}
