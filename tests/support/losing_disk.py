@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -61,7 +62,10 @@ class Keeper(Flush):
         return self._held[-1]
 
     def _keep_names(self) -> None:
-        names = {path.name: path.stat().st_ino for path in self._live.iterdir()}
+        names: dict[str, int] = {}
+        for path in self._live.iterdir():
+            with suppress(FileNotFoundError):  # another thread has just renamed or removed it
+                names[path.name] = path.stat().st_ino
         _write(self._kept / NAMES, json.dumps(names).encode())
 
 
