@@ -62,11 +62,17 @@ class Keeper(Flush):
         return self._held[-1]
 
     def _keep_names(self) -> None:
-        names: dict[str, int] = {}
-        for path in self._live.iterdir():
-            with suppress(FileNotFoundError):  # another thread has just renamed or removed it
-                names[path.name] = path.stat().st_ino
+        names, before = self._names(), None
+        while names != before:  # another thread may be renaming or removing files
+            names, before = self._names(), names
         _write(self._kept / NAMES, json.dumps(names).encode())
+
+    def _names(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for path in self._live.iterdir():
+            with suppress(FileNotFoundError):
+                found[path.name] = path.stat().st_ino
+        return found
 
 
 def _write(path: Path, data: bytes) -> None:
