@@ -32,8 +32,6 @@ AT_ONCE = 128
 is encoded so many together: by itself it takes ten times as long to do anything with one as to encode it."""
 LOOKED_OF_WORK = 128
 """To find that so many values are small is as much work as a state is."""
-PLAIN = (int, bytes, tuple)
-"""Fields of these kinds are small."""
 PARTS_OF_ENTRY = 8
 """An entry of many keys, values or locks counts as one for so many of these."""
 MANY_PARTS = OF_WORK * PIECE_WORK
@@ -48,21 +46,15 @@ class Piece(NamedTuple):
     kept: int = 0
 
 
-def fragment_at_once(taken: TakenFragment) -> Piece | None:
-    """A fragment, if it is small, as nearly all are; None: it is not."""
-    tail, named = taken.tail, len(taken.suspects) + len(taken.tombstones)
-    if not tail and named < FEW:
-        return _at_once((*taken, []))
-    if named + _keys_of_small(tail) < FEW:
-        kept = named + sum([1 + 2 * len(write.keys) // PARTS_OF_ENTRY for write in tail])
-        return _at_once((*taken, []), 1 + sum([bool(write.keys) for write in tail]), kept)
-    return None
-
-
 def pieces_of_fragment(taken: TakenFragment, row: Row) -> Iterator[Piece]:
     """A fragment; of a large value `row` says whether the rows of the same checkpoint have it, where it stays then."""
-    if (whole := fragment_at_once(taken)) is not None:
-        yield whole
+    named = len(taken.suspects) + len(taken.tombstones)
+    if not taken.tail and named < FEW:
+        yield _at_once((*taken, []))
+        return
+    if named + _keys_of_small(taken.tail) < FEW:
+        kept = named + sum([1 + 2 * len(write.keys) // PARTS_OF_ENTRY for write in taken.tail])
+        yield _at_once((*taken, []), 1 + sum([bool(write.keys) for write in taken.tail]), kept)
         return
     out, held = _Pieces(), list[tuple[int, int]]()
     out.begin(len(taken) + 1)
@@ -79,22 +71,16 @@ def pieces_of_fragment(taken: TakenFragment, row: Row) -> Iterator[Piece]:
     yield out.piece()
 
 
-def partition_at_once(taken: TakenPartition) -> Piece | None:
-    """A partition with the answers that were given, if it is small, and nothing is prepared in it; None: it is not."""
-    results, answers = taken.results, taken.answers
-    if taken.prepared or len(results) + len(answers) >= FEW:
-        return None
-    if not answers:
-        return _at_once(taken)
-    if max(map(len, answers.values())) <= LARGE_BYTES:
-        return _at_once(taken, kept=len(results) + len(answers))
-    return None
-
-
 def pieces_of_partition(taken: TakenPartition) -> Iterator[Piece]:
     """A partition, with what is prepared in it, values and all, and the answers that were given."""
-    whole = partition_at_once(taken)
-    return _one_by_one(taken) if whole is None else iter((whole,))
+    if taken.prepared or len(taken.results) + len(taken.answers) >= FEW:
+        yield from _one_by_one(taken)
+    elif not taken.answers:
+        yield _at_once(taken)
+    elif max(map(len, taken.answers.values())) <= LARGE_BYTES:
+        yield _at_once(taken, kept=len(taken.results) + len(taken.answers))
+    else:
+        yield from _one_by_one(taken)
 
 
 def pieces_of_node(image: NodeImage) -> Iterator[Piece]:
@@ -177,7 +163,7 @@ class _Pieces:
         """A field; of what there may be many one after the other. A mapping stands for a list of its pairs."""
         if isinstance(value, list):
             self.begin(len(value))
-        elif isinstance(value, PLAIN):
+        elif isinstance(value, int | bytes | tuple):
             _encode_into(value, self._data, -1)
             return
         elif isinstance(value, Mapping):

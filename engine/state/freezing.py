@@ -20,14 +20,7 @@ from collections.abc import Container, Generator, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from engine.state.encoding import (
-    Piece,
-    fragment_at_once,
-    partition_at_once,
-    pieces_of_fragment,
-    pieces_of_node,
-    pieces_of_partition,
-)
+from engine.state.encoding import Piece, pieces_of_fragment, pieces_of_node, pieces_of_partition
 from engine.state.loaded import Encoded
 from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_tombstones
@@ -107,24 +100,23 @@ class Changes:
 
     def keep(self, name: Fragment) -> None:
         """A fragment may change now: a checkpoint under way has it as it was."""
-        if name in self._fragments_left and (taken := self._take_down(name)) is not None:
-            self._fragments_taken[name] = taken
+        if name in self._fragments_left:
+            self._take_down(name)
 
     def keep_partition(self, number: int) -> None:
         """The same for a partition."""
         if number in self._partitions_left:
             self._take_down_partition(number)
 
-    def _take_down(self, name: Fragment) -> TakenFragment | None:
+    def _take_down(self, name: Fragment) -> None:
         state = self._fragments_left.pop(name)
-        if state is None:  # it is gone
+        if state is None:
             assert self._image is not None
             self._image.fragments[name] = None
-            return None
-        taken = take_down(state)
+            return
+        self._fragments_taken[name] = take_down(state)
         if state.tombstones and not state.loading and state.droppable(1):
             self.touch(state)  # they became so since `prune`
-        return taken
 
     def _take_down_partition(self, number: int) -> None:
         state = self._partitions_left.pop(number)
@@ -171,44 +163,37 @@ class Changes:
         image.node["node"] = yield from self._encode(pieces_of_node(node))
         for name in self._fragments_left.names():
             if name in self._fragments_left:
-                taken = self._take_down(name)
-                yield from self._store_fragment(image, name, taken) if taken is not None else (1,)
+                self._take_down(name)
+                if name in self._fragments_taken:
+                    yield from self._store_fragment(image, name)
+                else:
+                    yield 1  # it is gone
         for name in self._fragments_taken.names():
-            yield from self._store_fragment(image, name, self._fragments_taken.pop(name))
+            yield from self._store_fragment(image, name)
         for number in [*self._partitions_taken, *self._partitions_left]:
-            self.keep_partition(number)
-            yield from self._store_partition(image, number, self._partitions_taken.pop(number))
+            if number in self._partitions_left:
+                self._take_down_partition(number)
+            yield from self._store_partition(image, number)
         self._image = self._node = None
         self.states_bytes = self.encoded_bytes - self._encoded_before
         self._partitions_left, self._partitions_taken = {}, {}  # an empty one takes what it took when it was full
 
-    def _store_fragment(self, image: _States, name: Fragment, taken: TakenFragment) -> Iterator[int]:
-        if (piece := fragment_at_once(taken)) is None:
-            row = partial(version_in, self._store.as_frozen(name))
-            image.fragments[name] = yield from self._encode(pieces_of_fragment(taken, row))
-            return
-        yield self._count(piece)
-        image.fragments[name] = piece.data
-        self.encoded += 1
+    def _store_fragment(self, image: _States, name: Fragment) -> Iterator[int]:
+        taken = self._fragments_taken.pop(name)
+        row = partial(version_in, self._store.as_frozen(name))
+        image.fragments[name] = yield from self._encode(pieces_of_fragment(taken, row))
 
-    def _store_partition(self, image: _States, number: int, taken: TakenPartition) -> Iterator[int]:
-        if (piece := partition_at_once(taken)) is None:
-            image.partitions[number] = yield from self._encode(pieces_of_partition(taken))
-            return
-        yield self._count(piece)
-        image.partitions[number] = piece.data
-        self.encoded += 1
-
-    def _count(self, piece: Piece) -> int:
-        self.encoded_entries += piece.kept
-        self.encoded_bytes += len(piece.data)
-        return piece.work
+    def _store_partition(self, image: _States, number: int) -> Iterator[int]:
+        taken = self._partitions_taken.pop(number)
+        image.partitions[number] = yield from self._encode(pieces_of_partition(taken))
 
     def _encode(self, pieces: Iterable[Piece]) -> Generator[int, None, Encoded]:
         data: list[bytes] = []
         for piece in pieces:
             if piece.data:
                 data.append(piece.data)
-            yield self._count(piece)
+            self.encoded_entries += piece.kept
+            self.encoded_bytes += len(piece.data)
+            yield piece.work
         self.encoded += 1
         return data if len(data) > 1 else data[0]
