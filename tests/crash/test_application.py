@@ -45,12 +45,15 @@ class Told:
 
 def _live(data: Path, draw: Random, end: str, told: Told) -> None:
     """One life of the program, and its end."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.application", str(data)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.application", str(data)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        waiting(process, "end"),
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(4 if end == "interrupted" else 1):
@@ -60,9 +63,8 @@ def _live(data: Path, draw: Random, end: str, told: Told) -> None:
             if end == "interrupted":
                 process.send_signal(signal.SIGINT)
         process.stdin.close() if end == "ended" else process.kill()
-        with waiting(process, "end"):
-            for line in process.stdout.read().splitlines():
-                told.hear(line)
+        for line in process.stdout.read().splitlines():
+            told.hear(line)
         code = process.wait(timeout=PATIENCE_SECONDS)
     assert code == (0 if end == "ended" else -signal.SIGKILL)
     if end == "power":

@@ -239,7 +239,7 @@ def test_a_folder_of_its_own_goes_with_its_process_or_when_another_one_begins(
         with folder_of_its_own("mine-") as folder:
             (folder / "log").write_text("much")
             came.set()
-            go.wait()
+            go.wait(timeout=PATIENCE_SECONDS)
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = others.Process(target=killed)
@@ -250,7 +250,7 @@ def test_a_folder_of_its_own_goes_with_its_process_or_when_another_one_begins(
         assert len(list(tmp_path.glob("mine-*/log"))) == 1, "another one is at work there"
         (folder / "log").write_text("much")
         go.set()
-        process.join()
+        process.join(timeout=PATIENCE_SECONDS)
         with folder_of_its_own("mine-"):
             assert [path.parent for path in tmp_path.glob("mine-*/log")] == [folder], "who was killed has no use for his"
     assert sorted(path.name for path in tmp_path.iterdir()) == theirs

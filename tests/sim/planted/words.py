@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from engine.data.batches import Batch
 from engine.data.concerns import claims_of
 from engine.messages import Message, PrepareParts, Propose, Replicate, Replicated, Vote
@@ -144,7 +146,7 @@ def no_version_check_on_replicate(machine: Machine) -> None:
     core, replication = machine.node.core, machine.node.replication
 
     def on_replicate(original: Callable[..., None], sender: NodeId, message: Replicate) -> None:
-        original(sender, Replicate(max(message.version, core.fence), message.sequence, message.records))
+        original(sender, msgspec.structs.replace(message, version=max(message.version, core.fence)))
 
     around(replication, "on_replicate", on_replicate)
 
