@@ -166,8 +166,7 @@ class Session:
         return preload_of(name, rows)
 
     def say_prepared(self, state: PartitionState, first: Supply, most: int) -> None:
-        """What is prepared in a partition comes with its first batch, if it is little, of so many bytes at most, else after
-        it."""
+        """What is prepared in a partition comes with its first batch if it is few votes, of `most` bytes; else after it."""
         if len(state.prepared) <= PREPARED_MAX and state.prepared_bytes <= most:
             first.prepares.extend(state.prepared.values())
             return
@@ -193,7 +192,7 @@ class Session:
         return msgspec.structs.replace(self.firsts.popleft(), batch=self.batch + 1)
 
     def next_prepared(self, core: Node, most: int) -> Supply:
-        """Some of what is prepared still, about `most` bytes of it at most. What has ended meanwhile the copy was told."""
+        """Some of the votes still to be told, of about `most` bytes. What has ended meanwhile the copy was told."""
         batch, size = Supply(core.fence, self.number, self.batch + 1), 0
         while self.prepared and size < most and len(batch.prepares) < PREPARED_MAX:
             number, tx = self.prepared.popleft()

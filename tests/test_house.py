@@ -86,7 +86,7 @@ DOING = {
         "transport",
     },
     "engine.offline": {"directory", "live", "refusals", "repair", "rows", "share"},
-    "engine.protocol": {"names"},
+    "engine.protocol": {"resolver"},
     "engine.state": {"identity", "recover", "store_apply", "store_errors", "store_file", "store_lmdb", "store_sums"}
     | {"store_raw", "store_reads", "store_writer"},
     "engine.testing": {"node", "plugin"},

@@ -60,8 +60,9 @@ KEY_BYTES_MAX = 400
 VALUE_BYTES_MAX = 16 << 20
 SLOTS = 16384
 PARTITIONS_MAX = SLOTS
-_PARTITION_DIGITS_MAX = len(str(PARTITIONS_MAX))
 """Of one group."""
+PARTITION_DIGITS_MAX = len(str(PARTITIONS_MAX))
+"""Of a partition's number."""
 TABLE_MAX = (1 << 16) - 1
 """Of all groups: a store has two bytes for the number of a partition, and one number more to end a scan with."""
 NAME_MAX = 64
@@ -169,7 +170,7 @@ def fragment_named(text: str) -> Fragment:
     ('acc', 7)
     """
     namespace, _, number = text.rpartition("/")
-    if not namespace or not (number.isascii() and number.isdigit()) or len(number) > _PARTITION_DIGITS_MAX:
+    if not namespace or not (number.isascii() and number.isdigit()) or len(number) > PARTITION_DIGITS_MAX:
         raise ValueError(f"{text[:80]!r} is no fragment: expected a namespace and a partition, such as accounts/7")
     return namespace, int(number)
 

@@ -9,8 +9,8 @@ from engine import errors
 from engine.client.session import Session
 from engine.errors import ProtocolError
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
-from engine.protocol.names import Names, NameUnknown, connected
 from engine.protocol.requests import Request
+from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
     MAGIC,
@@ -85,7 +85,7 @@ class SocketLinks:
         self.open: dict[Address, _Connection] = {}
         self.attempts: dict[Address, int] = {}
         self._dialing: dict[Address, asyncio.Task[None]] = {}
-        self._names: Names | None = None
+        self._resolver: Resolver | None = None
 
     def connect(self, address: Address) -> None:
         """Dial, after a pause that grows with every failure. There is one connection to an address, or none."""
@@ -97,17 +97,17 @@ class SocketLinks:
         tries, mine = self.attempts.get(address, 0), asyncio.current_task()
         self.attempts[address] = tries + 1
         connection = _Connection(self, address)
-        self._names = self._names or Names(self.session.loop)
+        self._resolver = self._resolver or Resolver(self.session.loop)
         try:
             if tries:
                 await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
             host, port = split_address(address)
-            hosts = await self._names.of(host, tries)
+            hosts = await self._resolver.of(host, tries)
             async with asyncio.timeout(HELLO_SECONDS):
                 await connected(self.session.loop, lambda: connection, hosts, port)
                 await connection.met
             problem = connection.reason or "it hung up before it greeted"
-        except (OSError, TimeoutError, ValueError, NameUnknown) as error:
+        except (OSError, TimeoutError, ValueError, HostUnknown) as error:
             problem = str(error) or f"no answer within {HELLO_SECONDS:g} s"
         finally:
             if address in self._dialing and self._dialing[address] is mine:  # also where its loop is gone
@@ -153,8 +153,8 @@ class SocketLinks:
         dialing, connections = list(self._dialing.values()), list(self.open.values())
         for task in dialing:
             task.cancel()
-        if self._names is not None:
-            self._names.close()
+        if self._resolver is not None:
+            self._resolver.close()
         await asyncio.gather(*dialing, return_exceptions=True)
         sockets = [connection.socket for connection in connections if connection.socket is not None]
         for socket in sockets:

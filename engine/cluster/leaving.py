@@ -43,7 +43,7 @@ class Leaving:
         self._noted = ""  # what it was said to wait for
         self._counted: tuple[Topology, dict[NodeId, int]] | None = None  # who is loading, by the map that says so
         self._asked: dict[NodeId, int] = {}  # who asked to be let go -> the life in which it did
-        self._was_let_in = False
+        self._was_let_in = False  # some map has listed this life
 
     def begin(self) -> None:
         """This node is told to stop."""

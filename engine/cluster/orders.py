@@ -256,7 +256,7 @@ def _no_baseline(nodes: tuple[NodeId, ...], topology: Topology | None) -> str:
     if not nodes:
         return "a baseline needs at least one node"
     away = [n for n in nodes if topology.member(n) is None]
-    if not can_decide(nodes, [n for n in nodes if n not in away]):
+    if not can_decide(nodes, [m.node for m in topology.members]):
         return f"{', '.join(away)} are not here: without a majority the baseline {', '.join(nodes)} could decide nothing"
     return ""
 

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar, assert_never
 
 import msgspec
 
+from engine.data.sizes import size_of
 from engine.errors import UsageError
 from engine.host.archiving import Archiving
 from engine.host.preparing import Preparing
@@ -184,9 +185,10 @@ class Duties:
                 if records or (due and log.durable_lsn < log.next_lsn - 1):
                     self._append(records, now, durable=due or sacred(records))
             case Durability.BACKGROUND | Durability.NONE:
-                if not self._kept.leaves_room(records):
+                size = size_of(records)
+                if not self._kept.has_room_for(size):
                     self._write_kept(now)
-                self._kept.add(records)
+                self._kept.add(records, size)
                 due = due and settings.durability is Durability.BACKGROUND
                 if self._kept.records and (due or self._kept.is_much or sacred(records)):
                     self._write_kept(now)

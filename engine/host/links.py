@@ -16,7 +16,7 @@ from engine.host.sockets import address_of, give_up_soon, keep_alive
 from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
 from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
-from engine.protocol.names import Names, NameUnknown, connected
+from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.roles import BEAT, BULK, PEER, Role
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
 from engine.turn.core import NotSent
@@ -77,7 +77,7 @@ class Owner(Protocol):
     """Whoever has links: a node's transport."""
 
     loop: asyncio.AbstractEventLoop
-    names: Names
+    resolver: Resolver
     identity: PeerSeen
     inbox: Callable[[Event, int], None]
     note: Callable[[str], None]
@@ -163,11 +163,11 @@ class Link:
         host, port = split_address(self.address)
         connection: Outgoing | None = None
         try:
-            hosts = await self.owner.names.of(host, self._attempts)
+            hosts = await self.owner.resolver.of(host, self._attempts)
             async with asyncio.timeout(HELLO_SECONDS):
                 connection = await connected(self.owner.loop, lambda: Outgoing(self), hosts, port)
                 await connection.met
-        except (OSError, TimeoutError, NameUnknown) as error:
+        except (OSError, TimeoutError, HostUnknown) as error:
             self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
             if connection is None:
                 self._redial()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.data.sizes import size_of
 from engine.turn.effects import Effects
 from rebalance.messages import Credit
 from wal.records import (
@@ -52,14 +51,14 @@ class Kept:
         """There are as many as may be."""
         return len(self.records) > KEPT_MAX
 
-    def leaves_room(self, records: Sequence[Record]) -> bool:
-        """Whether a turn's records may be kept, too."""
-        return not self.records or self._bytes + size_of(records) <= KEPT_BYTES
+    def has_room_for(self, size: int) -> bool:
+        """Whether records of so many bytes may be kept, too."""
+        return not self.records or self._bytes + size <= KEPT_BYTES
 
-    def add(self, records: Sequence[Record]) -> None:
-        """Keep the records of a turn."""
+    def add(self, records: Sequence[Record], size: int) -> None:
+        """Keep the records of a turn, which are so many bytes."""
         self.records.extend(records)
-        self._bytes += size_of(records)
+        self._bytes += size
 
     def take(self) -> list[Record]:
         """All of them, which are kept no longer."""

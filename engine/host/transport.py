@@ -19,8 +19,8 @@ from engine.host.sockets import Complaints, address_of, crowd_of, files_max, kee
 from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
 from engine.protocol.limits import label_problem
-from engine.protocol.names import Names
 from engine.protocol.requests import Code, Failed, Reply
+from engine.protocol.resolver import Resolver
 from engine.protocol.roles import BESIDE, BULK, PEER, PEERS, Role
 from engine.protocol.wire import (
     FRAME_BYTES_MAX,
@@ -149,7 +149,7 @@ class Transport:
         self.inbox = inbox
         self.note = note
         self.settings = settings
-        self.names = Names(loop)
+        self.resolver = Resolver(loop)
         self._cluster_id = cluster_id
         self.taken = taken  # why a node may not speak under its name now, or nothing
         self.incoming: dict[_Incoming, None] = {}
@@ -311,7 +311,7 @@ class Transport:
         """Hang up on everyone; who dials from now on is told that the node ends."""
         self.ends = True
         self._timer.cancel()
-        self.names.close()
+        self.resolver.close()
         for link in (*self.links.values(), *self.beside.values()):
             link.close()
         for connection in list(self.incoming):

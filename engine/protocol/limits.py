@@ -45,6 +45,7 @@ from wal.ids import (
     NAME,
     NAME_MAX,
     NO_ERA,
+    PARTITION_DIGITS_MAX,
     SEQUENCE_MAX,
     SESSION_BYTES,
     TX_ID_BYTES,
@@ -301,8 +302,6 @@ def _seen(text: str) -> str:
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _SEEN = re.compile(r"[0-9]{1,12}\.[0-9]{1,8}")
 """A version as text."""
-PARTITION_DIGITS_MAX = 5
-"""Of a partition's number."""
 _RULE = "expected 1 to 64 letters, digits, '.', '_' or '-'"
 
 

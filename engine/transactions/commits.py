@@ -29,6 +29,7 @@ RESEND_BYTES = 1 << 20
 """What is on its way is left alone for so many times longer as it has of these."""
 
 NO_MAP = -1
+"""Nothing was said of it yet."""
 
 
 class Phase(Enum):
@@ -110,7 +111,7 @@ class Transaction:
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since
         self.sent_at = since
-        self.said_under = NO_MAP  # of those that its coordinator has counted; when others were last told, or asked
+        self.said_under = NO_MAP  # the map, as its coordinator counts them, under which others were last told or asked
 
 
 class OnePhase:

@@ -55,6 +55,8 @@ CIRCLES_MAX = 100
 IN_VAIN_MAX = 20
 """After so many turns in a row that found no circle the rest is left to what is told: of those who wait for very many, who
 wait for very many, there are more ways than anybody could follow."""
+LEFT_MAX = WAITS_MAX * IN_VAIN_MAX
+"""So many who were not looked at are remembered for the next turn; the rest is left to what is told, too."""
 
 _Waiting = tuple[TxId, TxId]
 
@@ -161,6 +163,11 @@ class Deadlocks(Rule):
         label, since, _ = self._locks.who(holder) or Who("", -1)
         return label, (self.core.now - since) // MS if since >= 0 else -1
 
+    @property
+    def left_over(self) -> int:
+        """So many are to be looked at in the next turn."""
+        return len(self._roots) + len(self._behind)
+
     def flush(self) -> None:
         """End of the turn: a circle of waits that are all here is found at once, where somebody has begun to wait."""
         locks, now = self._locks, self.core.now
@@ -196,7 +203,7 @@ class Deadlocks(Rule):
             behind += [waiter for waiter in blockers if waiter not in over]
         self._in_vain = 0 if fresh or circles else self._in_vain + 1
         goes_on = bool(roots or behind) and self._in_vain < IN_VAIN_MAX
-        self._roots, self._behind = (roots, behind) if goes_on else ([], [])
+        self._roots, self._behind = (roots[-LEFT_MAX // 2 :], behind[-LEFT_MAX // 2 :]) if goes_on else ([], [])
         if goes_on:
             self.core.resume(_nothing_more)  # in the next turn
         for circle in circles:

@@ -10,7 +10,6 @@ FREED_OF_WORK = 40
 """So many things that are freed are as much work as one thing that is decided."""
 HOLDER = 8
 """What holds them is freed, too, and is so many more."""
-SIZED = (dict, list)
 
 
 def let_go(held: list[Sized]) -> Iterator[int]:
@@ -43,7 +42,7 @@ def empty(held: Iterable[dict[Any, Any]]) -> Iterator[int]:
                 yield freed // FREED_OF_WORK
                 freed = 0
                 yield from empty([value])
-            freed += HOLDER + (len(value) if isinstance(value, SIZED) else 0)
+            freed += HOLDER + (len(value) if isinstance(value, dict | list) else 0)
             if freed >= FREED_AT_ONCE:
                 yield freed // FREED_OF_WORK
                 freed = 0

@@ -11,7 +11,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context, copy_context
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from engine import errors
@@ -24,34 +24,12 @@ Ts = TypeVarTuple("Ts")
 SECOND = 1_000_000_000
 
 
-class _Handle(asyncio.TimerHandle):
-    """Something that is to run. Asyncio's own asks each time whether anybody debugs; what is raised ends the world."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None, when: float = 0.0
-    ) -> None:
-        self._callback, self._args, self._when = callback, args, when
-        self._context = context if context is not None else copy_context()
-        self._cancelled = self._scheduled = False
-
-    def cancel(self) -> None:
-        """Not any more; where the world's heap still has it, it does nothing when it is due."""
-        self._cancelled = True
-        self._callback, self._args = _nothing, ()
-
-
-def _nothing() -> None:
-    """What was cancelled does."""
-
-
 class Loop(asyncio.AbstractEventLoop):
     """One client's. It has no sockets, no threads and no end of its own."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._ready: deque[_Handle] = deque()
+        self._ready: deque[asyncio.Handle] = deque()
         self._planned = False
         self._running = False
         self._over = False
@@ -78,7 +56,7 @@ class Loop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
         """Run it now, after what is to run before it."""
-        handle = _Handle(callback, args, context)
+        handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         self._plan()
         return handle
@@ -93,9 +71,12 @@ class Loop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Run it then."""
-        handle = _Handle(callback, args, context, when)
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._world.at(max(self._world.now, round(when * SECOND)), self._due, handle)
         return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays in the world's heap, and does nothing."""
 
     def create_future(self) -> asyncio.Future[Any]:
         """Something that will be."""
@@ -115,7 +96,9 @@ class Loop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """That a task was left undone says nothing, for clients die."""
+        """What a callback raises ends the world; that a task was left undone says nothing, for clients die."""
+        if "handle" in context:
+            raise context["exception"]
 
     # How the world goes on.
 
@@ -153,8 +136,8 @@ class Loop(asyncio.AbstractEventLoop):
             self._planned = True
             self._world.after(0, self._run)
 
-    def _due(self, handle: _Handle) -> None:
-        if handle._cancelled or self._over:
+    def _due(self, handle: asyncio.TimerHandle) -> None:
+        if handle.cancelled() or self._over:
             return
         if self._world.now < self._still_until:
             self._world.at(self._still_until, self._due, handle)
@@ -176,8 +159,8 @@ class Loop(asyncio.AbstractEventLoop):
         try:
             while ready:
                 handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._context.run(handle._callback, *handle._args)
+                if not handle.cancelled():
+                    handle._run()
         finally:
             events._set_running_loop(before)
             self._running = False

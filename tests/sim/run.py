@@ -85,6 +85,7 @@ PATIENT = {
     "exchange_retry_ms": 1_000,
     "retransmit_ms": 400,
 }
+"""As a node has it where nobody says otherwise."""
 HASTY = {
     "heartbeat_ms": 60,
     "suspicion_ms": 400,
@@ -93,6 +94,7 @@ HASTY = {
     "exchange_retry_ms": 200,
     "retransmit_ms": 100,
 }
+"""So that more happens in the same time."""
 PACKAGES = ("wal", "rebalance", "engine")
 LMDB_SHARE = 0.06
 ARCHIVES_SHARE = 0.2

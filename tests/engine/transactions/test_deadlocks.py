@@ -18,7 +18,7 @@ import engine
 from engine.cluster.detector import Detector
 from engine.data.holdings import Who
 from engine.data.locks import LockTable
-from engine.transactions.deadlocks import IN_VAIN_MAX, WAITS_MAX, Deadlocks, circles_in, youngest
+from engine.transactions.deadlocks import IN_VAIN_MAX, LEFT_MAX, WAITS_MAX, Deadlocks, circles_in, youngest
 from wal.ids import NO_VERSION
 
 TX = st.integers(0, 9).map(lambda number: number.to_bytes(16, "big"))
@@ -111,6 +111,16 @@ def test_two_who_wait_for_each_other_are_found_beside_one_who_waits_for_very_man
     crowd.wait(8, 0, 1, shared=False)
     crowd.look()
     assert len(gave_way) == 1
+
+
+def test_who_is_left_over_does_not_pile_up_while_more_and_more_begin_to_wait() -> None:
+    crowd = Crowd()
+    crowd.gather()
+    for number in range(2 * IN_VAIN_MAX):
+        crowd.wait(8, number, 1, shared=False)
+        crowd.core.work = 0
+        crowd.rule.flush()
+        assert crowd.rule.left_over <= LEFT_MAX
 
 
 def test_of_two_transactions_that_cross_one_gives_way_and_is_run_again(tmp_path: Path) -> None:

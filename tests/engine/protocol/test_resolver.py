@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from engine.host import links as links_module
-from engine.protocol import names as names_module
-from engine.protocol.names import Names, NameUnknown
+from engine.protocol import resolver as resolving
+from engine.protocol.resolver import HostUnknown, Resolver
 from tests.engine.host.test_pulse import transport_of, until
 
 
@@ -40,7 +40,7 @@ async def _soon() -> None:
 def test_a_name_is_asked_for_once_for_all_who_wait_and_who_gives_up_ends_nothing() -> None:
     async def story() -> None:
         resolver = _Resolver()
-        names = Names(cast("asyncio.AbstractEventLoop", resolver))
+        names = Resolver(cast("asyncio.AbstractEventLoop", resolver))
         waiting = [asyncio.ensure_future(names.of("n2.example")) for _ in range(3)]
         await _soon()
         waiting.pop().cancel()
@@ -64,13 +64,13 @@ def test_a_name_service_that_fails_when_nobody_waits_any_more_is_nobodys_fault()
     async def story() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
         resolver = _Resolver()
-        names = Names(cast("asyncio.AbstractEventLoop", resolver))
+        names = Resolver(cast("asyncio.AbstractEventLoop", resolver))
         waiting = asyncio.ensure_future(names.of("n2.example"))
         await _soon()
         waiting.cancel()
         resolver.answer.set_exception(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
         await _soon()
-        with pytest.raises(NameUnknown, match=r"^the name n2\.example is not known: Temporary failure in name resolution$"):
+        with pytest.raises(HostUnknown, match=r"^the name n2\.example is not known: Temporary failure in name resolution$"):
             await names.of("n2.example")
         del waiting, resolver, names
         gc.collect()
@@ -82,7 +82,7 @@ def test_a_name_service_that_fails_when_nobody_waits_any_more_is_nobodys_fault()
 def test_a_peer_whose_name_is_not_known_for_a_while_is_told_of_once_and_met_when_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(names_module, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(resolving, "PATIENCE_SECONDS", 0.05)
 
     async def story() -> None:
         mine, peer, told = transport_of("n1", []), transport_of("n2", []), list[str]()
@@ -102,7 +102,7 @@ def test_a_peer_whose_name_is_not_known_for_a_while_is_told_of_once_and_met_when
                 raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
         service = Unsteady()
-        mine.names = Names(cast("asyncio.AbstractEventLoop", service))
+        mine.resolver = Resolver(cast("asyncio.AbstractEventLoop", service))
         mine.note = told.append
         _, _, port = (await peer.listen("127.0.0.1:0")).rpartition(":")
         mine.connect(f"n2.example:{port}")
@@ -123,14 +123,14 @@ def test_a_peer_whose_name_is_not_known_for_a_while_is_told_of_once_and_met_when
 def test_of_several_addresses_the_next_one_is_dialed_where_one_refuses_or_is_mute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links_module, "HELLO_SECONDS", 0.2)
 
-    class Several(Names):
+    class Several(Resolver):
         async def of(self, host: str, turn: int = 0) -> list[str]:
             hosts = ["127.0.0.3", "127.0.0.2", "127.0.0.1"]  # the first refuses, the second is mute
             return hosts[turn % 3 :] + hosts[: turn % 3]
 
     async def story() -> None:
         mine, peer = transport_of("n1", []), transport_of("n2", [])
-        mine.names = Several(asyncio.get_running_loop())
+        mine.resolver = Several(asyncio.get_running_loop())
         _, _, port = (await peer.listen("127.0.0.1:0")).rpartition(":")
         with socket.create_server(("127.0.0.2", int(port))):  # takes connections, and nobody reads them
             mine.connect(f"n2.example:{port}")

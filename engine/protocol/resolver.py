@@ -23,12 +23,12 @@ PATIENCE_SECONDS = 5.0
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
-class NameUnknown(Error):
+class HostUnknown(Error):
     """The name service knows no address of a host, or does not answer."""
 
 
-class Names:
-    """What is being asked. Nothing of an answer is kept: a name may lead elsewhere the next time."""
+class Resolver:
+    """What is being asked of the name service. Nothing of an answer is kept: a name may lead elsewhere the next time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -36,7 +36,7 @@ class Names:
 
     async def of(self, host: str, turn: int = 0) -> list[str]:
         """The addresses of a host, which may be one itself; each once, and another one first at each turn: that one takes
-        connections, or lets them wait, and says nothing is known only afterwards. Raises NameUnknown."""
+        connections, or lets them wait, and says nothing is known only afterwards. Raises HostUnknown."""
         if _is_address(host):
             return [host]
         asked = self._asked.get(host)
@@ -47,7 +47,7 @@ class Names:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 found = await asyncio.shield(asked)  # who waits no longer does not end it for the others
         except TimeoutError:
-            raise NameUnknown(f"no word from the name service of {host} within {PATIENCE_SECONDS:g} s") from None
+            raise HostUnknown(f"no word from the name service of {host} within {PATIENCE_SECONDS:g} s") from None
         first = turn % len(found)
         return [*found[first:], *found[:first]]
 
@@ -55,7 +55,7 @@ class Names:
         try:
             found = await self._loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except OSError as error:
-            raise NameUnknown(f"the name {host} is not known: {error.strerror or error}") from error
+            raise HostUnknown(f"the name {host} is not known: {error.strerror or error}") from error
         return [*dict.fromkeys(host_of(place) for *_, place in found)]
 
     def _answered(self, host: str, asked: asyncio.Task[list[str]]) -> None:
