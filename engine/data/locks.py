@@ -421,7 +421,8 @@ class LockTable(Waiting):
         return self._ends.first(self._is_over) if self._ends.heap else NEVER
 
     def drop(self, gone: Container[int]) -> None:
-        """This node is no longer primary of these partitions: nobody holds or awaits their keys here."""
+        """This node is no longer primary of these partitions: nobody holds or awaits their keys here. Single writes are
+        under way until they are abandoned, each by itself."""
         self.drops += 1
         in_vain = [w for w in self._waiters if any(number in gone for number in dict.fromkeys(self._places(w.keys)))]
         for waiter in in_vain:
@@ -433,8 +434,5 @@ class LockTable(Waiting):
         for each in lost:
             for go_on in each.behind:
                 go_on(False)
-        pending = list(self._pending)
-        for key in [key for key, number in zip(pending, self._places(pending), strict=True) if number in gone]:
-            del self._pending[key]
         for waiter in in_vain:
             self._give_up(waiter, "")

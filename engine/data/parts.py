@@ -194,7 +194,8 @@ class Keys:
         return True
 
     def let_go(self, still: Callable[[], bool]) -> Iterator[int]:
-        """Let go of all that are held; at once, unless they are `still` nobody else's to have in the meantime."""
+        """Let go of all that are held; of what its id has at once, unless that is `still` nobody else's to have meanwhile:
+        asked again elsewhere and here, the id may have it anew."""
         for at in range(0, self._held, LARGE_KEYS):
             some = self._some(at)[: self._held - at]
             if self._locked:
@@ -202,5 +203,5 @@ class Keys:
             else:
                 for key in some:
                     self._locks.unpend(key)
-            if still():
+            if not self._locked or still():
                 yield len(some) // KEYS_OF_WORK

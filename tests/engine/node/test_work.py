@@ -8,8 +8,10 @@ from __future__ import annotations
 from engine.data.counting import Counting, count_of
 from engine.data.holdings import Key
 from engine.data.locks import RELEASED_MAX, LockTable
+from engine.data.parts import Keys
 from engine.data.scans import Scanning
 from engine.protocol.requests import Scan
+from engine.state.ahead import LARGE_KEYS
 from engine.state.store import LOOKED_MAX, SORTED_MAX, CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
 from wal.ids import Fragment
@@ -66,6 +68,33 @@ def _dropped(others: int) -> int:
 
 def test_the_loss_of_a_partition_costs_what_is_held_in_it() -> None:
     assert _dropped(2_000) == _dropped(1_000)
+
+
+def test_the_loss_of_a_partition_costs_nothing_of_the_single_writes_under_way() -> None:
+    """Each is abandoned by itself; until then its keys are nobody else's."""
+    counted, keys = (
+        Counted(),
+        [("n", b"\0\1%d" % at) for at in range(1_000)] + [("n", b"\0\2%d" % at) for at in range(1_000)],
+    )
+    table = LockTable(lambda _, key: counted.place(key))
+    for key in keys:
+        table.pend(key)
+    table.drop({2})
+    assert counted.times == 0
+    table.pend(keys[-1])
+    for key in keys:
+        assert table.is_pending(key)
+        table.unpend(key)
+    assert [key for key in keys if table.is_pending(key)] == [keys[-1]], "which somebody began to write since"
+
+
+def test_keys_of_a_large_write_that_is_abandoned_are_let_go_of_in_pieces() -> None:
+    table = LockTable(lambda _, __: 0)
+    held = Keys(table, b"t", "n", [b"%d" % at for at in range(3 * LARGE_KEYS)], locked=False)
+    assert len(list(held.take(lambda: True))) > 3
+    table.drop({0})
+    assert len(list(held.let_go(lambda: False))) == 3
+    assert not any(table.is_pending(key) for key in (("n", b"0"), ("n", b"%d" % (3 * LARGE_KEYS - 1))))
 
 
 def _deleted(keys: int, partitions: int) -> LayeredStore:
