@@ -64,8 +64,8 @@ SLOW = 10
 
 STORING_NS_MAX = 4_000 * MS
 """A store that is slow takes no longer than that for one checkpoint: a storm lasts some seconds."""
-STORED_SLOWLY_NS = 500 * MS
-"""Where a checkpoint takes its store longer than that, all who write wait for it most of the time."""
+WRITTEN_SLOWLY_NS = 500 * MS
+"""Where a checkpoint takes its store longer than that, or a block the log, all who write wait for it most of the time."""
 
 
 class Speed:
@@ -110,7 +110,7 @@ class Machine:
         self.allocation = f"{name}-disk1"
         self.store_fails = False  # whatever room there is
         self._storing = 0  # the next step of a checkpoint is so much later
-        self._stores_until = 0  # what takes its store long is written then
+        self._writes_until = 0  # what takes its store or its log long is written then
         self.disk = MemoryDisk()
         self.node: Node | None = None
         self.log: Log | None = None
@@ -404,7 +404,9 @@ class Machine:
         self._unpaid = effects
         self.world.trace.add(self.world.now, "log", self.name, "", effects.log)
         speed = self.speed
-        took = speed.turn + speed.sync * (speed.slow if self.world.now < speed.slow_until else 1)
+        sync = speed.sync * (speed.slow if self.world.now < speed.slow_until else 1)
+        self._writes_slowly(sync)
+        took = speed.turn + sync
         if speed.jitter:
             took += self._draw.randrange(speed.jitter)
         self._busy_for(took, self._paid)
@@ -596,7 +598,7 @@ class Machine:
 
     def kill_background(self) -> None:
         """Whatever was in the background ends where it is."""
-        fibres, self._fibres, self._stores_until = self._fibres, {}, 0
+        fibres, self._fibres, self._writes_until = self._fibres, {}, 0
         for fibre in fibres:
             if not fibre.finished:
                 fibre.kill()
@@ -614,8 +616,7 @@ class Machine:
             watcher.checkpoint(self, image)
         fibre.quiet = False
         self._storing = self._time_to_store(image.weight)
-        if self._storing > STORED_SLOWLY_NS:
-            self._stores_until = self.world.now + self._storing
+        self._writes_slowly(self._storing)
         yield  # it takes a while, and is there at its end
         if self.store_fails:
             raise StoreFailed(f"{self.name}: its store cannot be written")
@@ -623,6 +624,11 @@ class Machine:
         if room is not None and image.weight > room:
             raise StoreFull(f"{self.name}: {image.weight} bytes found no room")
         self.node.core.replica.store.base.write(image)
+
+    def _writes_slowly(self, took: int) -> None:
+        """It is not well before that is written, also where its disk is by then."""
+        if took > WRITTEN_SLOWLY_NS:
+            self._writes_until = max(self._writes_until, self.world.now + took)
 
     def _time_to_store(self, weight: int) -> int:
         """How long the store takes for so many bytes: longer on a disk that has its bad minute, as long as that lasts."""
@@ -668,8 +674,8 @@ class Machine:
 
     @property
     def well(self) -> bool:
-        """It runs, as fast as it was made to, and its store keeps up."""
-        speed, slow_until = self.speed, max(self.speed.slow_until, self._stores_until)
+        """It runs, as fast as it was made to, and its log and its store keep up."""
+        speed, slow_until = self.speed, max(self.speed.slow_until, self._writes_until)
         return self.up and not self.paused and slow_until <= self.world.now and speed.slowness <= SLOW
 
     @property

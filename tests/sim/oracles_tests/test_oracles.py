@@ -517,6 +517,18 @@ def test_who_must_live_is_judged_in_the_calm_too() -> None:
         assert found.value.oracle == "life"
 
 
+def test_who_began_to_sync_in_its_disks_bad_minute_is_not_well_before_that_is_done() -> None:
+    with small_world() as small:
+        machine, at = small.primary, small.world.now
+        machine.speed.slow, machine.speed.slow_until = 8 * SECOND // machine.speed.sync, at + SECOND
+        small.client.spawn(small.client.call(PutCall(small.client.new_tx(), "acc", [KEY], [b"more"]), timeout_ns=SECOND))
+        small.world.run_for(4 * SECOND)
+        assert small.world.now > machine.speed.slow_until
+        assert not machine.well
+        small.world.run_for(5 * SECOND)
+        assert machine.well
+
+
 def _watch(small: Small, ns: int) -> None:
     for _ in range(ns // (SECOND // 4)):
         small.world.run_for(SECOND // 4)
