@@ -69,8 +69,7 @@ class ByFragment(MutableMapping[Fragment, V]):
         part = self.parts[name[1]]
         del part[name[0]]
         if not part:
-            del self.parts[name[1]]
-            self.parts = self.parts or {}  # an empty one takes what it took when it was at its largest
+            self.drop(name[1])
 
     def __contains__(self, name: Any) -> bool:
         part = self.parts.get(name[1])
@@ -88,6 +87,11 @@ class ByFragment(MutableMapping[Fragment, V]):
     def of(self, number: int) -> Mapping[Namespace, V]:
         """What is kept of those of one partition."""
         return self.parts.get(number, _NOTHING)
+
+    def drop(self, number: int) -> None:
+        """Take out what is kept of those of one partition."""
+        self.parts.pop(number, None)
+        self.parts = self.parts or {}  # an empty one takes what it took when it was at its largest
 
     def names(self) -> Iterator[Fragment]:
         """Those of the partitions there are now, each as it is when its turn comes: all may change meanwhile."""

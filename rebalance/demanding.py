@@ -30,7 +30,7 @@ TAKEN = {Kind.MUTATIONS: "what was changed", Kind.DIFFERENTIAL: "where its rows 
 
 
 class Progress(msgspec.Struct):
-    """What one node's rebalancing has moved; for status, the demo and the scenarios.
+    """What one node's rebalancing has moved, of the copies that it has; for status, the demo and the scenarios.
 
     Of a return most fragments miss nothing: of these there is the kind, and no more. `reasons` are those for rows.
     """
@@ -50,6 +50,11 @@ class Progress(msgspec.Struct):
             self.expected[name] = transfer.missing
         if transfer.kind in OF_ROWS:
             self.reasons[name] = transfer.reason
+
+    def forget(self, number: int) -> None:
+        """The copy of a partition is not here any more."""
+        for kept in (self.kinds, self.reasons, self.expected):
+            kept.drop(number)
 
 
 class NoHistory:

@@ -369,6 +369,7 @@ class Machines:
                 for namespace in list(core.replica.partition(local.number).fragments):
                     work += 1
                     core.log(r.FragmentClear(namespace, local.number, "the copy moved away", True))
+                self.demander.progress.forget(local.number)
         core.work += work
         if moved and core.serving:
             core.resume(lambda: self._evict_next(moved))

@@ -71,6 +71,25 @@ def test_another_baseline_comes_by_a_step_only_where_all_members_know_of_them(na
         stage.curtain()
 
 
+def test_how_a_copy_caught_up_is_forgotten_when_it_moves_away() -> None:
+    with Stage(None, nodes=4) as stage:
+        stage.put(key(3), b"first")
+        stage.power_cut("n4")
+        stage.left_out("n4")
+        stage.put(key(3), b"second")
+        stage.start("n4")
+        stage.rest()
+        node = stage["n4"].node
+        assert node is not None
+        told = node.demander.progress
+        assert told.kinds
+        order(stage, "baseline", nodes=["n1", "n2", "n3"], yes=[])
+        stage.until(lambda: baseline(stage) == ("n1", "n2", "n3"), "the baseline is another one")
+        stage.until(lambda: node is not None and not node.core.replica.fragments, "n4 has nothing any more")
+        assert [list(told.kinds), list(told.expected), list(told.reasons)] == [[], [], []]
+        stage.curtain()
+
+
 def test_nobody_promised_the_next_voters_anything_and_so_they_are_asked() -> None:
     """n1 alone is the baseline, and its ballot stands by its own promise; with three voters that is no majority."""
     with Stage(None) as stage:
