@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 
+from rebalance.aside import waited_for
 from rebalance.table import Topology
 from tests.sim.oracles.ledger import Ledger, version_before
 from tests.sim.oracles.oracle import Oracle
@@ -56,7 +57,8 @@ def compare_maps(
 ) -> None:
     """One step from map to map, whose voters can vote.
 
-    A node that began another life may have been left out for what it lost, and one that is set aside now for being slow.
+    A node that began another life may have been left out for what it lost, and one that is set aside now for being slow;
+    so may one that was set aside before, and waited for where nobody else was quick, if somebody is now.
     A copy that was `ordered` anew leaves once for each order, as long as another one stays, and so does one that has
     `rotted`, which may have to be healed again before anybody has looked.
     """
@@ -69,7 +71,7 @@ def compare_maps(
     for number, (old, new) in enumerate(zip(before.placements, after.placements, strict=False)):
         if old.lost or new.lost:
             continue
-        had = [node for node in old.in_sync if node in going_on]
+        had = waited_for([n for n in old.in_sync if n in going_on], after.aside, (), after.copies_of(number))
         wrong = [node for node in had if (node, number) in ordered or (node, number) in rotted]
         leaves = {node for node in wrong if node not in new.in_sync}
         if leaves:

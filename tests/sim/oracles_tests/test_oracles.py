@@ -547,6 +547,21 @@ def test_a_step_that_gives_up_a_copy_before_another_one_is_in_sync_is_found() ->
             compare_maps(before, _without_a_copy(before, 1), Counter())
 
 
+def test_who_was_waited_for_although_it_is_slow_may_leave_when_enough_others_are_quick() -> None:
+    with small_world() as small:
+        newest = small.world.newest()
+        assert newest is not None
+        copies = newest.placements[1].in_sync
+        before = msgspec.structs.replace(newest, aside={copies[-1]: 1, copies[0]: 1})
+        after = msgspec.structs.replace(_without_a_copy(before, 1), aside={copies[-1]: 1, copies[0]: -1})
+        compare_maps(before, after, Counter())
+        alone = msgspec.structs.replace(_without_a_copy(_without_a_copy(before, 1), 1), aside=after.aside)
+        with pytest.raises(Violation, match=r"partition 1 had .* in sync"):
+            compare_maps(before, alone, Counter())
+        with pytest.raises(Violation, match=r"partition 1 had .* in sync"):
+            compare_maps(before, msgspec.structs.replace(after, aside={copies[-1]: -1, copies[0]: 1}), Counter())
+
+
 def test_a_copy_that_is_ordered_anew_leaves_once_for_each_order() -> None:
     with small_world() as small:
         before = small.world.newest()
