@@ -55,11 +55,19 @@ def _unknown(_: FragmentState) -> Digest | None:
     return None
 
 
-def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = None, known: Known = _unknown) -> None:
+def sum_up(
+    core: Node,
+    partition: int,
+    told: Told,
+    *,
+    changed_max: int | None = None,
+    known: Known = _unknown,
+    later: Later | None = None,
+) -> None:
     """Sum up what this node has of a partition at this very moment, and tell, now or in one of the next turns.
 
     `changed_max`: nobody waits for it, and fragments of which more keys than that were written since the last checkpoint
-    are left out.
+    are left out. `later`: who has it go on, where not the node.
 
     One batch may ask about a hundred partitions: each is captured at its place among the writes, and summed up when a turn
     has room for it.
@@ -81,8 +89,8 @@ def sum_up(core: Node, partition: int, told: Told, *, changed_max: int | None = 
             continue
         walk = core.replica.store.walk(fragment.name)
         walks.append((Contents(fragment.name[0], counter.lwm, list(counter.ranges), 0, fragment.digest), walk))
-    room, later = (WORK_MAX, core.resume) if changed_max is None else (LITTLE, core.put_off)
-    summing = _Sum(core, walks, found, told, later)
+    room, usual = (WORK_MAX, core.resume) if changed_max is None else (LITTLE, core.put_off)
+    summing = _Sum(core, walks, found, told, later or usual)
     if core.work < room:
         summing.go_on()
     else:
@@ -177,6 +185,59 @@ class _Sum:
             self._found.append(msgspec.structs.replace(there, digest=digest))
             self._at += 1
         self._told(self._found)
+
+
+class OneByOne:
+    """What partitions contain that are compared although nobody waits for it: one is summed up after the other.
+
+    However many are asked about, they have the place of one in what a turn does of such things. With a place each they
+    would keep all else of it from getting on, a checkpoint first of all, wherever more is asked than turns have room for.
+    Of a partition the last question counts: whoever asked before is told that it cannot be said, and asks again.
+    """
+
+    def __init__(self, core: Node) -> None:
+        self._core = core
+        self._asked: dict[int, Told] = {}  # by partition: who is to be told
+        self._waiting: dict[int, Callable[[], None]] = {}  # what a turn had no room for, in its order
+        self._going = False
+        self._left = False  # something, of the first one
+
+    def sum_up(self, number: int, told: Told) -> None:
+        """As `sum_up`, of what is not written all the time."""
+        if (before := self._asked.pop(number, None)) is not None:
+            probe("contents.asked_anew")
+            before(None)
+
+        def found(contents: list[Contents] | None) -> None:
+            if self._asked.get(number) is told:
+                del self._asked[number]
+                told(contents)
+
+        self._asked[number] = told
+        sum_up(self._core, number, found, changed_max=CHANGED_MAX, later=lambda go_on: self._wait(number, go_on))
+
+    def _wait(self, number: int, go_on: Callable[[], None]) -> None:
+        """In the place of what was asked before, if there is one: so each has its turn, however often it is asked."""
+        self._waiting[number] = go_on
+        self._left = True
+        if not self._going:
+            self._going = True
+            self._core.put_off(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            number, go_on = next(iter(self._waiting.items()))
+            self._left = False
+            go_on()
+            if not self._left:
+                del self._waiting[number]
+        self._going = bool(self._waiting)
+        if self._going:
+            self._core.put_off(self._go_on)
+
+    def switch(self) -> None:
+        """A new map: nobody takes the answers any more."""
+        self._asked, self._waiting = {}, {}
 
 
 class Comparison:

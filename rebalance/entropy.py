@@ -28,7 +28,7 @@ from typing import assert_never, get_args
 import msgspec
 
 from rebalance.anew import Anew
-from rebalance.comparing import CHANGED_MAX, sum_up
+from rebalance.comparing import OneByOne
 from rebalance.following import UNASKED, Following
 from rebalance.messages import AskProofs, Contents, CopyProof, Heal, Proofs, Stands, ToAntiEntropy
 from rebalance.partition import LocalPartition, Role
@@ -85,6 +85,7 @@ class AntiEntropy(Rule):
         self._again: dict[int, None] = {}  # partitions of which some were, when a map came
         self.undecided: dict[Fragment, tuple[str, tuple[object, ...]]] = {}  # what a person is told, and by what evidence
         self._trials: dict[int, Trial] = {}
+        self._sums = OneByOne(core)
         self._next = 0
         self._thirtieths = 0  # of a partition, that the next tick is to take beside its own
         self._round = core.run << 32
@@ -100,6 +101,7 @@ class AntiEntropy(Rule):
         numbers = (*self._again, *(number for _, number in self.suspected))
         self._again = {number: None for number in numbers if self.core.local[number].mine}
         self._trials, self.suspected = {}, {}
+        self._sums.switch()
         self.undecided = {name: told for name, told in self.undecided.items() if self._mine(name)}
         self.proving.forget()
         if self.core.settings.anti_entropy_ms:
@@ -130,6 +132,9 @@ class AntiEntropy(Rule):
         some, self._thirtieths = divmod(self._thirtieths + len(core.local), TICKS)
         self.proving.step(some)
         self._renew_followers()
+        if any(trial.mine is None for trial in self._trials.values()):
+            probe("entropy.sums_up_still")
+            return  # a round takes longer than it should where turns have no room for more
         due = dict.fromkeys(number for _, number in self.suspected) | self._again
         self._again = {}
         for number in self._in_turn(some):
@@ -176,7 +181,7 @@ class AntiEntropy(Rule):
             trial = self._trials[number] = Trial(number, self._round)
             for node in self._others(number):
                 asked.setdefault(node, []).append(number)
-            sum_up(core, number, partial(summed_up, trial), changed_max=CHANGED_MAX)
+            self._sums.sum_up(number, partial(summed_up, trial))
         for name in self.suspected:
             self.proving.ask(name)
         for node, some in asked.items():
@@ -185,7 +190,8 @@ class AntiEntropy(Rule):
 
     def _is_summed_up(self, trial: Trial, contents: list[Contents] | None) -> None:
         if contents is None:
-            self._trials.pop(trial.partition, None)  # it is in no state to be compared
+            if self._trials.get(trial.partition) is trial:
+                del self._trials[trial.partition]  # it is in no state to be compared
             return
         trial.mine = {c.namespace: c for c in contents}
         self._look(trial)
@@ -220,7 +226,7 @@ class AntiEntropy(Rule):
                 core.send(sender, Proofs(message.version, message.round, answers))
 
         for number in ours:
-            sum_up(core, number, partial(told, number), changed_max=CHANGED_MAX)
+            self._sums.sum_up(number, partial(told, number))
 
     def _local(self, number: int) -> LocalPartition | None:
         """A partition that somebody else has named, if there is such a one."""

@@ -117,7 +117,7 @@ def test_what_differs_in_memory_is_found_too() -> None:
 
 def test_what_much_was_written_to_is_compared_after_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """To sum it up in each round would cost as much as the writes."""
-    monkeypatch.setattr("rebalance.entropy.CHANGED_MAX", 3)
+    monkeypatch.setattr("rebalance.comparing.CHANGED_MAX", 3)
     copies = written()
     copies["n3"].spoil(0, "k7", "nobody wrote this")
     copies["n1"].put(0, a="1", b="2", c="3", d="4")
@@ -204,6 +204,51 @@ def test_what_is_lost_of_the_conversation_is_asked_again(lost: type[Said]) -> No
     assert not copies["n3"].anew.wanted
     copies.trouble = None
     assert healed(copies) == ["n3"]
+    quiet(copies)
+
+
+def test_of_a_partition_the_last_question_counts_and_each_has_its_turn() -> None:
+    """A copy that is asked faster than its turns can answer sums each partition up once, in the order of the questions."""
+    copies = written(partitions=3)
+    copy, told = copies["n2"], list[tuple[int, list[int], list[bool]]]()
+
+    def keep(sender: str, _to: str, said: Said) -> int:
+        if sender == "n2" and isinstance(said, Proofs):
+            told.append((said.round, [c.partition for c in said.copies], [c.contents is not None for c in said.copies]))
+        return 1
+
+    copies.trouble = keep
+    for round_ in (1, 2, 3):
+        copy.work = WORK_MAX  # no turn has room
+        copies["n2"].hear("n1", AskProofs(copy.fence, round_, [0, 2], []))
+    copies["n2"].hear("n1", AskProofs(copy.fence, 4, [1], []))
+    copy.work = 0
+    copies.run()
+    assert told == [
+        (1, [0, 2], [False, False]),
+        (2, [0, 2], [False, False]),
+        (3, [0, 2], [True, True]),
+        (4, [1], [True]),
+    ]
+
+
+def test_no_more_is_asked_before_what_was_is_summed_up() -> None:
+    """Else each tick of a busy node would leave more to do than it found."""
+    copies = written(partitions=TICKS)
+    primary = copies["n1"]
+    primary.work = WORK_MAX - 1
+    primary.entropy.tick()
+    assert len(primary.entropy._trials) == 1
+    with heard() as reached:
+        for _ in range(5):
+            primary.work = 0
+            primary.entropy.tick()
+    assert len(primary.entropy._trials) == 1
+    assert "entropy.sums_up_still" in reached
+    copies.run()
+    _tick(copies)
+    assert primary.entropy.told.compared == 2
+    copies.round()
     quiet(copies)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -10,11 +11,13 @@ import pytest
 from engine.cluster.steps import MOVING_OF_WORK
 from engine.protocol.requests import Done, Get, Put, Values
 from engine.turn.core import HURRIES_AT, WAITED_WORK
+from engine.turn.effects import Effects
 from engine.turn.events import Asked, CheckpointWritten, Event, WriteCheckpoint
 from engine.turn.letting_go import FREED_AT_ONCE, FREED_OF_WORK, empty
 from rebalance.demander import Demander
 from rebalance.demanding import LOOKED_OF_WORK
-from rebalance.ports import LITTLE, WORK_MAX
+from rebalance.entropy import TICKS
+from rebalance.ports import LITTLE, MS, WORK_MAX
 from tests.engine.data.test_sessions import Alone
 from wal.ids import tx_of
 
@@ -87,6 +90,25 @@ def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
     asked: list[Event] = [Asked(1, Get(2, "acc", [b"k000001"]))] * (2 * WORK_MAX)
     turns = (node.turn(node.core.now + 1, asked) for _ in range(8 * PARTITIONS // LITTLE))
     assert any(isinstance(task, WriteCheckpoint) for effects in turns for task in effects.tasks)
+
+
+def test_however_many_copies_are_to_be_compared_a_checkpoint_gets_on_as_beside_one() -> None:
+    """Turns may be so few, on a busy machine, that each round of anti-entropy asks for more than they do: then a checkpoint
+    that waits in one line with all of that is not written for as long as clients write, and they come to wait for it."""
+    alone = Alone(PARTITIONS)
+    busy(alone)
+    node = alone.node
+    tick = node.core.settings.anti_entropy_ms * MS // TICKS
+
+    def turns(count: int) -> Iterator[Effects]:
+        for _ in range(count):
+            yield node.turn(node.core.now + tick, [Asked(1, Get(2, "acc", [b"k000001"]))])
+
+    assert node.core.settings.anti_entropy_ms
+    for _ in turns(4 * TICKS):
+        assert len(node.core.unhurried) < 5
+    node.checkpoint_wanted = True
+    assert any(isinstance(task, WriteCheckpoint) for effects in turns(16 * PARTITIONS // LITTLE) for task in effects.tasks)
 
 
 def test_what_an_earlier_turn_has_left_finds_room_however_much_came() -> None:
