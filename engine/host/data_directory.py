@@ -84,6 +84,10 @@ class DataDirectory:
         owner = owner_value((self.identity.cluster, self.identity.node))
         self._writer.write(image._replace(node={**image.node, OWNER: owner}))
 
+    def hurry(self) -> None:
+        """Somebody waits by now for the checkpoint that is being written, if one is."""
+        self._writer.hurry()
+
     def moved(self) -> bool:
         """Whether it is not any more where it was opened. Raises Error if it was removed."""
         if self.store.removed:

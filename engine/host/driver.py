@@ -31,7 +31,7 @@ from wal.ids import NodeId
 TURN_BYTES_MAX = 8 << 20
 WORKERS = 4
 ROOM_MS = 1_000
-"""So often it is looked how much the disk has left, and whether the directory is where it was."""
+"""So often it is looked how much the disk has left, whether the directory is where it was, and a checkpoint late."""
 
 T = TypeVar("T")
 
@@ -69,6 +69,7 @@ class Driver:
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False
         self._look_at = 0
+        self._finishing = False  # whoever stopped it waits for its last checkpoint, and for one that is under way
         self._timer: asyncio.TimerHandle | None = None
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="foreshore")
 
@@ -122,9 +123,11 @@ class Driver:
         node.turns.note(time.thread_time_ns() - began, events)
 
     def _look(self, now: int) -> None:
-        """See how the directory is, now and then."""
+        """See how the directory is, and whether somebody waits for its checkpoint, now and then."""
         core, directory = self.node.core, self.directory
         core.room, self._look_at = directory.room(), now + ROOM_MS * MS
+        if self.node.checkpoint_is_late or self._finishing:
+            directory.hurry()
         moved = directory.moved()
         if moved and not core.moved:
             self.note(f"{directory.path} was moved, or another one is in its place: goes on in what it has open")
@@ -238,6 +241,7 @@ class Driver:
             else:
                 finished.set_exception(error)
 
+        self._finishing, self._look_at = True, 0
         self.duties.finish(done)
         awaited: list[asyncio.Future[Any]] = [finished]
         if not self.stopped.done():

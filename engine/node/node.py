@@ -376,6 +376,12 @@ class Node(Machines):
             core.little_by_little(self._encode(image, self.mutations.remember(core.replica.store.layers[-1])))
             self.demander.go_on()
 
+    @property
+    def checkpoint_is_late(self) -> bool:
+        """One is under way, and somebody waits for it, or will: a transfer, or clients who wrote enough for another."""
+        enough = self.core.replica.store.active_bytes >= self.core.settings.checkpoint_bytes
+        return self.checkpointing and (enough or self.demander.waits)
+
     def _stagger(self) -> None:
         """Have the first checkpoint of this life earlier, at another time than other members have theirs.
 

@@ -4,7 +4,9 @@ LMDB is made for several processes, and a checkpoint is one transaction: the nod
 pipe in small parts, this one puts them in order, seals and writes them, and says how it ended. It lives for one
 checkpoint, and gives way to everybody. Where a transfer waits for it, or clients soon will, it does neither: a copy takes
 nothing more before what came is on its way to the store, so the process keeps its share of the processors, and the next
-checkpoint finds it there, for to begin takes it as long as what a transfer leaves in memory.
+checkpoint finds it there, for to begin takes it as long as what a transfer leaves in memory. And where that comes to be so
+while it writes (`Writer.hurry`) it takes its share again: whoever is waited for must not wait for everybody. If it may not,
+as without a privilege who was made nicer may not, it is ended, and another one begins anew.
 
 It is told where the store is, and writes only to that which its parent has open: a directory may be moved, and another one
 be put in its place.
@@ -75,9 +77,12 @@ class Writer:
         self._small_work = small_work
         self._program = program
         self._kept: subprocess.Popen[bytes] | None = None
+        self._gives_way = False  # who writes now
+        self._late = False  # it is to give way no more
 
     def write(self, image: CheckpointImage) -> None:
         """Apply a checkpoint: all of it durably, or nothing. Raises what `LmdbStore.write` does."""
+        self._late = False
         if not self._is_small(image):
             try:
                 self._store.written_elsewhere(lambda lock: self._elsewhere(image, lock))
@@ -88,8 +93,19 @@ class Writer:
         self.close()  # or it would have to learn how large the map is now
         self._store.write(image)
 
+    def hurry(self) -> None:
+        """Somebody waits by now for what is being written, if anything is. In the thread of the turns, and as often as is
+        liked: a process that has just begun may hear of it the next time."""
+        process = self._kept
+        if process is not None and self._gives_way:
+            self._late, self._gives_way = True, False
+            if not give_way_no_more(process.pid):
+                probe("store.writer_begins_anew")
+                process.kill()
+
     def close(self) -> None:
         """Nobody is kept any more."""
+        self._gives_way = False
         if self._kept is not None:
             _end(self._kept)
             self._kept = None
@@ -105,15 +121,27 @@ class Writer:
             raise _Unavailable  # a path is all that another process could be told
         keep = False
         try:
-            if not self._kept_writes(image):
-                self._kept = _start([*self._command(), str(lock)], lock, gives_way=not image.hurried)
-                if _answer(self._kept).word != "ready":
-                    raise _Unavailable
-                _hand_over(self._kept, image)
+            while not self._kept_writes(image) and not self._another_writes(image, lock):
+                self.close()
             keep = image.hurried
         finally:
             if not keep:
                 self.close()
+
+    def _another_writes(self, image: CheckpointImage, lock: int) -> bool:
+        """Whether it did; False: it was ended, so that one begins that does not give way."""
+        gives_way = not (image.hurried or self._late)
+        self._kept = _start([*self._command(), str(lock)], lock, gives_way=gives_way)
+        self._gives_way = gives_way
+        try:
+            if _answer(self._kept).word != "ready":
+                raise _Unavailable
+            _hand_over(self._kept, image)
+        except _Unavailable:
+            if gives_way and self._late:
+                return False
+            raise
+        return True
 
     def _kept_writes(self, image: CheckpointImage) -> bool:
         """Whether somebody was kept, is there still, and has written it."""
@@ -121,6 +149,7 @@ class Writer:
             return False
         if not image.hurried:
             give_way(self._kept.pid)
+            self._gives_way = True
         try:
             _hand_over(self._kept, image)
         except _Unavailable:
@@ -188,6 +217,17 @@ def give_way(process: int) -> None:
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
         autogroup(process).write_text(str(NICENESS), encoding="ascii")
+
+
+def give_way_no_more(process: int) -> bool:
+    """Have a process that gave way do so no more; False if that may not be."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, process, os.getpriority(os.PRIO_PROCESS, 0))
+        if (group := autogroup(process)).exists():
+            group.write_text("0", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def autogroup(process: int) -> Path:

@@ -114,6 +114,20 @@ class _Turns(Driver):
         self.turns += 1
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_checkpoint_for_which_somebody_waits_is_hurried(*, late: bool) -> None:
+    """Clients or a transfer, as the node says; and whoever has stopped it."""
+    driver, hurried = _Turns(_Loop()), list[int]()
+    core: Any = SimpleNamespace(room=None, moved=False)
+    driver.node = cast("Any", SimpleNamespace(core=core, checkpoint_is_late=late))
+    driver.directory = cast("Any", SimpleNamespace(room=lambda: None, moved=lambda: False, hurry=lambda: hurried.append(1)))
+    driver._look(0)
+    assert bool(hurried) is late
+    driver._finishing = True
+    driver._look(0)
+    assert len(hurried) == 1 + late
+
+
 def test_a_turn_is_not_taken_before_it_is_due_by_a_loop_that_rounds_to_ms() -> None:
     loop = _Loop()
     driver = _Turns(loop)

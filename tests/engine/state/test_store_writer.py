@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -304,6 +307,43 @@ def test_while_a_transfer_waits_one_process_writes_one_checkpoint_after_the_othe
     assert writer._kept is None, "nobody waits any more"
     assert not {"store.writer_unavailable", "store.writer_had_gone"} & {*probes}
     here.close()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_who_gives_way_does_so_no_more_when_somebody_comes_to_wait_for_it(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, *, allowed: bool
+) -> None:
+    """Clients that write on would wait for a process that all others go before. To raise one's own share again takes a
+    privilege; without it another process begins anew."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    if not allowed:
+        monkeypatch.setattr("engine.state.store_writer.give_way_no_more", lambda _: False)
+    writer = Writer(store)
+    writer.hurry()  # nothing is written
+    with heard() as probes, ThreadPoolExecutor(1) as threads:
+        written = threads.submit(writer.write, image(1, 20_000))
+        process = _that_gives_way(writer)
+        process.send_signal(signal.SIGSTOP)  # it is as nice as can be
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == own + store_writer.NICENESS
+        writer.hurry()
+        if allowed and "store.writer_begins_anew" not in probes:
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == own
+            process.send_signal(signal.SIGCONT)
+        written.result(PATIENCE_SECONDS)
+    assert allowed or "store.writer_begins_anew" in probes
+    assert not {"store.writer_unavailable", "store.writer_had_gone"} & {*probes}, "another process wrote it"
+    assert writer._kept is None, "nobody waits for the next one"
+    store.renew()
+    assert store.load().lsn == 1
+    assert len(store.scan(ACC, b"", 30_000)) == 20_000
+
+
+def _that_gives_way(writer: Writer) -> subprocess.Popen[bytes]:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while (process := writer._kept) is None or not writer._gives_way:
+        assert time.monotonic() < until, "nobody writes"
+        time.sleep(0.001)
+    return process
 
 
 def test_what_is_written_here_ends_who_was_kept(store: LmdbStore) -> None:

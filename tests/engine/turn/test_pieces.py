@@ -81,6 +81,24 @@ def test_a_checkpoint_that_is_behind_gives_way_to_nobody(*, behind: bool) -> Non
     assert written.image.hurried is behind
 
 
+def test_a_checkpoint_is_late_when_the_next_one_is_due_or_a_transfer_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(PARTITIONS)
+    node = alone.node
+    node.checkpoint_wanted = True
+    turns_until(alone, [], written=True)
+    late = [node.checkpoint_is_late]
+    busy(alone)
+    enough = node.core.replica.store.active_bytes
+    for due in (enough, enough + 1):
+        node.core.settings = msgspec.structs.replace(node.core.settings, checkpoint_bytes=due)
+        late.append(node.checkpoint_is_late)
+    monkeypatch.setattr(Demander, "waits", property(lambda _: True))
+    late.append(node.checkpoint_is_late)
+    node.checkpointing = False
+    late.append(node.checkpoint_is_late)
+    assert late == [False, True, False, True, False], "the last time none is under way"
+
+
 def test_what_nobody_waits_for_is_not_put_off_for_ever() -> None:
     """However much is asked, each turn does a little of it."""
     alone = Alone(PARTITIONS)
