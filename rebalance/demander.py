@@ -15,13 +15,13 @@ from itertools import islice
 from typing import assert_never, get_args
 
 from rebalance.choice import OF_ROWS, Kind
-from rebalance.demanding import Held, Missed, NoHistory, Progress, Rest, Session, parts_of, put_in_order, say_part
+from rebalance.demanding import Held, Missed, NoHistory, Patience, Progress, Rest, Session, parts_of, put_in_order, say_part
 from rebalance.leaves import LEAF_BYTES
 from rebalance.messages import Credit, Settle, Supply, ToDemander, Transfer
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, WORK_MAX, Node, may_act
 from rebalance.rule import NEVER, NewMap, Rule, drop
-from rebalance.settling import STUCK_AFTER, Settling
+from rebalance.settling import Settling
 from rebalance.surveying import Surveys
 from wal import records as r
 from wal.ids import NO_VERSION, NodeId, TxId
@@ -49,6 +49,7 @@ class Demander(Rule):
         self._at_a_time: dict[NodeId, int] = {}  # so many of these are asked for at once: twice what it gave the last time
         self._sessions: dict[NodeId, Session] = {}
         self._no_history = NoHistory()
+        self._patience = Patience(core)
         self._pauses: dict[NodeId, int] = {}  # a supplier that has nothing to give yet -> when to ask it again
         self.put_off: dict[int, int] = {}  # partition -> when to take it once more, after it differed too often
         self.between_demands: Callable[[], None] = lambda: None  # a supplier is about to be asked, and sends nothing now
@@ -334,6 +335,7 @@ class Demander(Rule):
         Not at once, if none of it was supplied: such a primary owes its promotion, or has another map, and would say so
         again as fast as it is asked.
         """
+        self._patience.was_enough(session)
         nothing = not session.began and not session.survey
         if nothing and session.partitions and session.partitions.keys() <= session.later.keys():
             probe("demand.nothing_to_give")
@@ -423,8 +425,7 @@ class Demander(Rule):
         for supplier, session in list(self._sessions.items()):
             if session.rests or not self.alarm.is_due(session.asked_at + again, core.now):
                 continue
-            if core.now >= session.heard_at + STUCK_AFTER * again:
-                probe("demand.session_timed_out")
+            if self._patience.is_over(session):
                 del self._sessions[supplier]
                 self._queue.setdefault(supplier, {}).update(session.partitions)
             elif core.now < session.heard_at + again:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain
 
 import msgspec
 
 from rebalance.by_fragment import ByFragment
 from rebalance.choice import OF_ROWS, Kind
+from rebalance.fragment import FragmentState
 from rebalance.messages import Demand, Differing, Have, Supply, Transfer
 from rebalance.moves import order_of_work, those_that_wait
 from rebalance.partition import LocalPartition, PartitionState, Role
 from rebalance.ports import MS, WORK_MAX, Node
 from rebalance.rule import drop
+from rebalance.settling import STUCK_AFTER
 from rebalance.surveying import Room, Surveys
 from rebalance.table import Topology, back_off_ms
 from rebalance.unconfirmed import Unconfirmed, ends_in_pieces
 from wal import records as r
-from wal.ids import Fragment, NodeId, TxId
+from wal.ids import Fragment, Namespace, NodeId, TxId
 from wal.probe import probe
 
 NOTED_MAX = 20
@@ -183,8 +185,12 @@ def put_in_order(topology: Topology, queues: Sequence[dict[int, None]]) -> None:
         queue.update(dict.fromkeys(ordered))
 
 
+DOUBLED_MAX = 4
+"""So often the time for which a supplier may be silent is doubled."""
 HAVE_WORK = 2
 """To say what a copy of a fragment has, which is in many places."""
+BEYOND_OF_WORK = 8
+"""So many updates beyond a gap are as much work to say as one thing that is decided."""
 PART_HAVES = 500
 """What one part of a demand says of fragments, about, and of partitions."""
 HAVE_BYTES = 100
@@ -200,8 +206,14 @@ def parts_of(core: Node, surveys: Surveys, numbers: Iterable[int]) -> list[list[
             parts.append([])
             size = 0
         parts[-1].append(number)
-        size += 1 + len(core.replica.partition(number).fragments) + leaves.get(number, 0) // HAVE_BYTES
+        fragments = core.replica.partition(number).fragments
+        size += 1 + len(fragments) + leaves.get(number, 0) // HAVE_BYTES + _beyond(fragments) // HAVE_WORK
     return parts
+
+
+def _beyond(fragments: Mapping[Namespace, FragmentState]) -> int:
+    """What it is to say what lies beyond gaps."""
+    return sum(len(fragment.beyond) for fragment in fragments.values()) // BEYOND_OF_WORK
 
 
 def say_part(core: Node, session: Session, part: int, surveys: Surveys, no_history: NoHistory) -> None:
@@ -210,12 +222,36 @@ def say_part(core: Node, session: Session, part: int, surveys: Surveys, no_histo
     haves: list[Have] = []
     for number in numbers:
         held, without = core.replica.partition(number).fragments, no_history.of(number)
+        core.work += _beyond(held)
         haves.extend(surveys.have(fragment, no_history=fragment.name in without) for fragment in held.values())
         never_here = [name for name in without if name[0] not in held]
         haves.extend(surveys.have(core.replica.fragment(name), no_history=True) for name in never_here)
     core.work += len(numbers) + HAVE_WORK * len(haves)
     credit, parts = core.settings.supply_credit, len(session.parts)
     core.send(session.supplier, Demand(core.fence, session.number, numbers, haves, credit=credit, part=part, parts=parts))
+
+
+class Patience:
+    """How long suppliers may say nothing before their sessions begin anew: twice as long each time, until one has come to
+    its end. Who has few turns, as on a busy host, would be asked for the same again before it can give it, and again."""
+
+    def __init__(self, core: Node) -> None:
+        self._core = core
+        self._lost: dict[NodeId, int] = {}  # sessions, since one came to its end
+
+    def is_over(self, session: Session) -> bool:
+        """Whether a session is to begin anew; it does, then."""
+        lost, core = self._lost.get(session.supplier, 0), self._core
+        again = core.settings.retransmit_ms * MS
+        if core.now < session.heard_at + (STUCK_AFTER << min(lost, DOUBLED_MAX)) * again:
+            return False
+        probe("demand.session_timed_out")
+        self._lost[session.supplier] = lost + 1
+        return True
+
+    def was_enough(self, session: Session) -> None:
+        """A session has come to its end."""
+        self._lost.pop(session.supplier, None)
 
 
 LOOKED_OF_WORK = 64

@@ -99,12 +99,16 @@ def have_of(
 def _beyond(fragment: FragmentState) -> list[tuple[int, int, int]]:
     """What was applied beyond a gap, in order, as (start, delta, epoch); what adjoins and is of one epoch is one."""
     found: list[tuple[int, int, int]] = []
-    for start in sorted(fragment.beyond):
-        write = fragment.beyond[start]
-        if found and (sum(found[-1][:2]), found[-1][2]) == (start, write.epoch):
-            found[-1] = (found[-1][0], found[-1][1] + write.delta, write.epoch)
-        else:
-            found.append((start, write.delta, write.epoch))
+    beyond = fragment.beyond
+    first = end = epoch = -1  # what adjoins, so far
+    for start in sorted(beyond):
+        write = beyond[start]
+        if start != end or write.epoch != epoch:
+            if end >= 0:
+                found.append((first, end - first, epoch))
+            first, epoch = start, write.epoch
+        end = write.end
+    found.append((first, end - first, epoch))
     return found
 
 

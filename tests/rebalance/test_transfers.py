@@ -12,6 +12,7 @@ from rebalance import demanding
 from rebalance.choice import Kind
 from rebalance.comparing import AT_ONCE, contents_now, sum_up
 from rebalance.contents import HASHED_MAX, HASHED_OF_WORK
+from rebalance.demanding import BEYOND_OF_WORK, HAVE_WORK, parts_of, say_part
 from rebalance.messages import WRITTEN_BYTES_A_WORK, AllSettled, Contents, CopyMessage, Credit, Demand, Settled, Supply
 from rebalance.ports import BATCH_BYTES_MAX, MS, WORK_MAX
 from rebalance.results import COMMITTED
@@ -249,6 +250,49 @@ def test_a_transfer_waits_for_a_checkpoint_and_not_for_memory(way: str) -> None:
     assert checkpoints >= 2
     copy.memory = 1 << 40
     end(copies)
+
+
+def test_a_supplier_that_has_few_turns_is_given_twice_the_time_each_time() -> None:
+    """Else a session that takes longer than that begins anew, with all that was done for it, and again, for ever."""
+    copies = three()
+    historical(copies)
+    copies.trouble = lambda _sender, _to, said: 0 if isinstance(said, Supply) else 1
+    move(copies)
+    copies.run()
+
+    def timed_out(waits: int) -> int:
+        with heard() as reached:
+            copies.wait(waits)
+        return reached.count("demand.session_timed_out")
+
+    assert [timed_out(STUCK_AFTER + 1), timed_out(2 * STUCK_AFTER + 1), timed_out(4 * STUCK_AFTER + 1)] == [1, 1, 1]
+    assert timed_out(64 * STUCK_AFTER) in (4, 5), "and no longer than sixteen times as long"
+    copies.trouble = None
+    copies.wait(2)
+    end(copies)
+    assert copies["n3"].demander._patience._lost == {}, "it was enough"
+
+
+def test_what_lies_beyond_a_gap_is_work_to_say_and_so_a_demand_is_cut() -> None:
+    """Clients write on while a copy waits for what it lacks: 226,000 updates were said in a turn, as nothing."""
+    copies = three(partitions=3)
+    historical(copies)
+    copies.trouble = lambda _sender, _to, said: 0 if isinstance(said, Supply) else 1
+    move(copies)
+    copies.run()
+    many = BEYOND_OF_WORK * demanding.PART_HAVES * HAVE_WORK
+    copy = copies["n3"]
+    for number in range(3):
+        fragment = copy.replica.fragment(name_of(number))
+        epoch, lwm = copy.local[number].epoch, fragment.counter.lwm
+        copy.log(r.Update([r.Write(*fragment.name, epoch, lwm + 1 + at, [b"k"], [b"v"], 0) for at in range(many)]))
+    parts = parts_of(copy, copy.demander.surveys, range(3))
+    assert parts == [[0], [1], [2]]
+    session = demanding.Session(99, "n1", parts, 0)
+    for part in range(3):
+        copy.work = 0
+        say_part(copy, session, part, copy.demander.surveys, demanding.NoHistory())
+        assert WORK_MAX // 2 <= copy.work <= WORK_MAX
 
 
 def test_to_take_part_in_the_epochs_of_empty_partitions_is_work() -> None:
