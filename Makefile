@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export PYTHONHASHSEED ?= random
+# Bytecode is written, whatever the machine prefers: without it each node, command and test worker compiles all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 export FORESHORE_JAVA_HOME ?= $(shell test -d "$(CURDIR)/$(VENV)/jre" && echo "$(CURDIR)/$(VENV)/jre")
 
 .PHONY: help setup demo test check sim sim-long crash rewrite docs spark-archive bench lock clean

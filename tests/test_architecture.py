@@ -270,15 +270,15 @@ SAID_BY_THE_NODE = {
 def test_each_file_that_was_not_told_of_a_new_record_message_or_request_is_found(told: Path) -> None:
     assert checked(told) == set(), "told everybody, nobody complains"
     assert made(told) == ""
-    for toy, files in TOLD.items():
-        for file in files:
-            whole = (told / file).read_text(encoding="utf-8")
-            (told / file).write_text(left_out(told, toy, file), encoding="utf-8")
-            if file in SAID_BY_THE_NODE:
-                assert SAID_BY_THE_NODE[file] in made(told), f"{file} was not told of {toy}"
-            else:
-                assert checked(told) == {file}, f"{file} was not told of {toy}"
-            (told / file).write_text(whole, encoding="utf-8")
+    left = {file: left_out(told, toy, file) for toy, files in TOLD.items() for file in files}
+    for file, sentence in SAID_BY_THE_NODE.items():
+        whole = (told / file).read_text(encoding="utf-8")
+        (told / file).write_text(left.pop(file), encoding="utf-8")
+        assert sentence in made(told), f"{file} was not told"
+        (told / file).write_text(whole, encoding="utf-8")
+    for file, text in left.items():  # all at once: a case that is missing in one module is seen in no other one
+        (told / file).write_text(text, encoding="utf-8")
+    assert checked(told) == set(left)
 
 
 def test_who_has_to_be_told_is_what_the_map_says() -> None:

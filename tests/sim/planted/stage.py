@@ -226,7 +226,7 @@ class Stage:
         if not holds:
             raise Violation("story", what)
 
-    def rest(self) -> None:
+    def rest(self, *, at_most: int = REST_NS) -> None:
         """Nothing is wrong any more, and the cluster comes to rest."""
         world = self.world
         world.network.heal()
@@ -235,7 +235,7 @@ class Stage:
             if machine.boot and not machine.up:
                 self.start(machine.name)
                 self.oracles.look(world)
-        if not world.run_while(lambda: bool(unsettled(world)), at_most=REST_NS):
+        if not world.run_while(lambda: bool(unsettled(world)), at_most=at_most):
             raise Violation("liveness", f"the cluster does not come to rest: {unsettled(world)}")
 
     def compare(self) -> None:
@@ -244,9 +244,9 @@ class Stage:
         look_inside(self.world)
         compare_copies(self.world)
 
-    def curtain(self) -> None:
+    def curtain(self, *, at_most: int = REST_NS) -> None:
         """The cluster comes to rest, and is looked at."""
-        self.rest()
+        self.rest(at_most=at_most)
         self.compare()
         self.oracles.finish(self.world)
 

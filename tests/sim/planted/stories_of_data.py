@@ -18,6 +18,8 @@ from tests.support.memory_disk import Unsynced
 from wal.ids import partition_of
 
 DATA = Stories()
+SOON_NS = 1 * SECOND
+"""In which a copy is whole that had little to catch up. With a fault it may ask and be told without end meanwhile."""
 story = DATA.story
 
 # Requests that come late.
@@ -194,7 +196,7 @@ def a_write_that_nobody_got_is_undone(plant: Plant | None) -> None:
         stage.end(lost)
         stage.until(lambda: stage.primary(0, "n2"), "n2 is primary of partition 0")
         stage.start("n1")
-        stage.curtain()
+        stage.curtain(at_most=SOON_NS)
 
 
 @story
