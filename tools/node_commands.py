@@ -25,6 +25,7 @@ from tools import cluster_settings
 from tools.allocator import give_large_blocks_back
 from tools.asking import MOVED, Refused, listens, question, run, too_full, wait_for
 from tools.config import KEYS, Key, load, toml_line
+from tools.importing import whole_module
 from tools.parser import program
 from tools.terminal import Ended, ExitCode, emit, exit_code_of, finite, plain, show, to_json
 from wal import DirectoryDisk, DiskError, LogError
@@ -222,6 +223,18 @@ def status(address: Address, as_json: AsJson = False) -> None:
         emit(status_lines(found))
     if found["formed"] and not (found["serving"] and found["quorum"]):
         raise typer.Exit(ExitCode.WRONG)
+
+
+@app.command()
+def metrics(
+    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS...", help="host:port of each node.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT: serve them at /metrics; port 0: any.")] = "",
+) -> None:
+    """What nodes say of themselves, as metrics that Prometheus reads: once, or at --listen until interrupted.
+
+    Exit code 3 if one of the nodes does not answer; its `foreshore_up` is 0 then, as it is at --listen.
+    """
+    whole_module("tools.node_metrics").tell(addresses, listen)  # with an HTTP server, which the other commands do without
 
 
 def status_lines(found: dict[str, Any]) -> list[str]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engine.errors import UsageError
-from engine.protocol.addresses import given_address
+from tools.metrics import Figures, MetricsServer, metrics_server
 from tools.outputs import folder_of_its_own
 from tools.reconcile.children import InChildren, uninterrupted
 from tools.reconcile.copies import Level
@@ -31,8 +29,6 @@ from tools.reconcile.run import check
 from tools.terminal import emit, finite
 
 ORPHAN_SECONDS = 1.0
-ASKING_SECONDS = 5.0
-"""Who has not asked by then is hung up on."""
 
 
 def watch_command(
@@ -76,23 +72,18 @@ def _line(report: Report, took: float) -> str:
 
 def metrics(summary: Summary, checked: int, took: float) -> str:
     """The figures of the last check, in the text format of Prometheus."""
-    s = summary
-    gauges: list[tuple[str, str, list[tuple[str, float]]]] = [
-        ("findings", "inconsistencies, by kind", [(f'{{kind="{k}"}}', s.findings.get(k, 0)) for k in KINDS]),
-        ("unsettled_keys", "keys that could not be compared", [("", s.unsettled.keys)]),
-        ("keys", "keys that were compared", [("", s.keys)]),
-        ("fragments", "fragments that were compared", [("", s.fragments)]),
-        ("fragments_by_digest", "of these, by digests alone", [("", s.by_digest)]),
-        ("verdict", "1: this one", [(f'{{verdict="{c.name.lower()}"}}', int(c == s.exit_code)) for c in _VERDICTS]),
-        ("seconds", "how long the last check took", [("", round(took, 3))]),
-    ]
-    lines: list[str] = []
-    for name, says, samples in gauges:
-        lines += [f"# HELP foreshore_reconcile_{name} {says}", f"# TYPE foreshore_reconcile_{name} gauge"]
-        lines += [f"foreshore_reconcile_{name}{labels} {value}" for labels, value in samples]
-    lines += ["# HELP foreshore_reconcile_checks_total checks since the beginning"]
-    lines += ["# TYPE foreshore_reconcile_checks_total counter", f"foreshore_reconcile_checks_total {checked}"]
-    return "\n".join(lines) + "\n"
+    s, told = summary, Figures("foreshore_reconcile")
+    for kind in KINDS:
+        told.gauge("findings", "inconsistencies, by kind", s.findings.get(kind, 0), kind=kind)
+    told.gauge("unsettled_keys", "keys that could not be compared", s.unsettled.keys)
+    told.gauge("keys", "keys that were compared", s.keys)
+    told.gauge("fragments", "fragments that were compared", s.fragments)
+    told.gauge("fragments_by_digest", "of these, by digests alone", s.by_digest)
+    for code in _VERDICTS:
+        told.gauge("verdict", "1: this one", code == s.exit_code, verdict=code.name.lower())
+    told.gauge("seconds", "how long the last check took", round(took, 3))
+    told.counter("checks", "checks since the beginning", checked)
+    return told.text()
 
 
 _VERDICTS = (ExitCode.CONSISTENT, ExitCode.DIFFERENCES, ExitCode.INCOMPLETE)
@@ -109,7 +100,8 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
         return
     with folder_of_its_own("foreshore-metrics-") as folder:
         file = folder / "metrics"
-        server = _server(listen, file)
+        server = metrics_server(listen, partial(_text_of, file))
+        server.timeout = ORPHAN_SECONDS
 
         def publish(text: str) -> None:
             new = file.with_suffix(".new")
@@ -122,10 +114,8 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
                 child = os.fork()
                 if not child:
                     _serve(server, os.getppid())
-            host, port = server.server_address[:2]
             server.server_close()
-            shown = f"[{host!s}]" if ":" in str(host) else host
-            emit([f"metrics on http://{shown!s}:{port}/metrics"])
+            emit([f"metrics on {server.url}"])
             yield publish
         finally:
             if child:
@@ -133,57 +123,15 @@ def _served(listen: str) -> Iterator[Callable[[str], None]]:
                 os.waitpid(child, 0)
 
 
-class Server(ThreadingHTTPServer):
-    """Each who asks has a thread, so that who is connected and says nothing, or reads slowly, keeps nobody waiting."""
-
-    daemon_threads = True
-    request_queue_size = 128
-    timeout = ORPHAN_SECONDS
-
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), handler)
-
-    def handle_error(self, *_: object) -> None:
-        """Who asked has hung up."""
-
-
-def _server(listen: str, file: Path) -> Server:
-    class Metrics(BaseHTTPRequestHandler):
-        """Gives the file to whoever asks for /metrics."""
-
-        timeout = ASKING_SECONDS
-
-        def do_GET(self) -> None:  # http.server names it so
-            """The file, or 503 before the first check is done."""
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            try:
-                body = file.read_bytes()
-            except FileNotFoundError:
-                self.send_error(503, "the first check is not done yet")
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
+def _text_of(file: Path) -> str | None:
+    """What was published last, if the first check is done."""
     try:
-        host, port = given_address(listen)
-        server = Server(host, port, Metrics)
-    except ValueError as error:
-        raise UsageError(f"--listen: {error}") from None
-    except OSError as error:
-        raise UsageError(f"--listen {listen}: {error.strerror}; name another address") from error
-    return server
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
 
 
-def _serve(server: Server, parent: int) -> None:
+def _serve(server: MetricsServer, parent: int) -> None:
     """Serve for as long as the parent lives; never returns."""
     try:
         while os.getppid() == parent:

@@ -1,0 +1,110 @@
+"""`foreshore node metrics`: what nodes say of themselves, for whoever collects figures."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import Error
+from tests.support.commands import FORESHORE, Node, foreshore, free_port, nodes
+from tests.support.exposition import exposed
+from tests.support.patience import PATIENCE_SECONDS, next_line
+from tools.node_metrics import metrics
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with nodes(tmp_path_factory.mktemp("metrics"), "n1") as (first,):
+        yield first
+
+
+def test_what_a_node_says_of_itself_is_what_prometheus_reads(node: Node) -> None:
+    found = foreshore("node", "metrics", node.address)
+    assert (found.returncode, found.stderr) == (0, "")
+    told = exposed(found.stdout)
+    status: dict[str, Any] = json.loads(foreshore("node", "status", node.address, "--json").stdout)
+    assert told["foreshore_up"] == {f'address="{node.address}"': 1}
+    assert told["foreshore_serving"] == {'node="n1"': 1}
+    assert told["foreshore_partitions"] == {'node="n1",role="primary"': 16}
+    assert told["foreshore_disk_needed_bytes"] == {'node="n1"': status["disk"]["next_bytes"]}
+    assert told["foreshore_maps_total"]['node="n1",step="full"'] == status["maps"]["full"] == 1
+    assert 0 < told["foreshore_turns_total"]['node="n1"'] <= status["turns"]["taken"]
+    (info,) = told["foreshore_node_info"]
+    assert f'cluster_id="{status["cluster"]}"' in info
+
+
+def test_a_node_that_does_not_answer_is_a_figure_and_says_why(node: Node) -> None:
+    away = f"127.0.0.1:{free_port()}"
+    found = foreshore("node", "metrics", away, node.address)
+    assert found.returncode == 3
+    assert exposed(found.stdout)["foreshore_up"] == {f'address="{away}"': 0, f'address="{node.address}"': 1}
+    assert found.stderr.startswith(f"foreshore: no answer from {away}: ")
+
+
+def test_whoever_asks_is_told_what_is_so_by_then(tmp_path: Path) -> None:
+    asked = Node(tmp_path, "n1")
+    address = asked.address
+    words = ["node", "metrics", address, "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen([*FORESHORE, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        url = next_line(process, "address").split()[-1]
+        told = _get(url)
+        assert told["foreshore_formed"] == told["foreshore_serving"] == {'node="n1"': 0}
+        assert "foreshore_partitions_lost" not in told
+        assert foreshore("cluster", "init", address, "--nodes", "n1").returncode == 0
+        assert _get(f"{url}?x=1")["foreshore_formed"] == {'node="n1"': 1}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url.removesuffix("metrics"), timeout=PATIENCE_SECONDS)
+        asked.kill()
+        assert _get(url) == {"foreshore_up": {f'address="{address}"': 0}}
+    finally:
+        asked.kill()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130
+
+
+def _get(url: str) -> dict[str, dict[str, float]]:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return exposed(answer.read().decode())
+
+
+def test_an_address_that_is_taken_or_none_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        there = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = foreshore("node", "metrics", "127.0.0.1:7400", "--listen", there)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert found.stderr == f"foreshore: --listen {there}: Address already in use; name another address\n"
+    found = foreshore("node", "metrics", "7400")
+    assert (found.returncode, found.stdout) == (2, "")
+
+
+def test_names_that_would_end_a_label_are_escaped() -> None:
+    told = metrics({'a"b\\c\nd:1': Error("gone")})
+    assert exposed(told)["foreshore_up"] == {'address="a\\"b\\\\c\\nd:1"': 0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "a 1",
+        "# TYPE a gauge\na 1\n",
+        "# HELP a b\n# TYPE a gauge\na{b=c} 1\n",
+        "# HELP a b\n# TYPE a gauge\nb 1\n",
+    ],
+)
+def test_what_is_no_such_format_is_found(wrong: str) -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        exposed(wrong)
