@@ -36,7 +36,8 @@ def work_of(record: r.Record) -> int:
         keys = sum(len(write.keys) for write in writes)
         if keys <= LARGE_KEYS:
             size = sum(len(value) for write in writes for value in write.values if value is not None)
-            return 2 + keys // KEYS_OF_WORK + size // BYTES_OF_WORK
+            alone = len(writes) - 2 if kind is Update else 0  # many of them were as many writes, each of one key
+            return 2 + max(keys // KEYS_OF_WORK, alone) + size // BYTES_OF_WORK
     elif kind is r.Outcome:
         ranges = record.ranges  # type: ignore[union-attr]
         keys = ranges[0][2] if len(ranges) == 1 else sum(delta for _, _, delta in ranges)

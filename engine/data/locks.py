@@ -20,7 +20,7 @@ from itertools import filterfalse
 from engine.data.ending import Ends
 from engine.data.holdings import MANY_KEYS, Key, Place, Places, Who, Written
 from engine.data.lines import Line
-from engine.data.waiter import Acked, Ring, Waiter
+from engine.data.waiter import Acked, Ring, Single, Waiter
 from engine.data.waiting import Waiting
 from rebalance.rule import NEVER
 from wal.ids import TxId
@@ -133,6 +133,7 @@ class LockTable(Waiting):
         who: Who | None = None,
         holding: bool = False,
         early: bool = False,
+        single: Single | None = None,
     ) -> None:
         """Take all keys, waiting in line for each; then `granted`. After `deadline` (ns), or told to give way: `expired`.
 
@@ -140,6 +141,7 @@ class LockTable(Waiting):
         `early`: what is handed on will do.
         """
         waiter = Waiter(owner, keys, deadline, granted, expired, shared=shared, who=who, holding=holding, early=early)
+        waiter.single = single
         self._stand(waiter, keys)
         if waiter.missing:
             self._begin_to_wait(waiter)

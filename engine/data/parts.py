@@ -101,6 +101,11 @@ class Part:
         self.jobs: tuple[Job, ...] = (job,)
         self.records: tuple[r.Record, ...] = ()
 
+    @property
+    def writes(self) -> list[r.Write]:
+        """What its record says."""
+        return [self.write] if self.deadline is None else [self.write, self.deadline]
+
     def counted(self) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
         self.writer.on_counted(self)

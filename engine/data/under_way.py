@@ -6,6 +6,7 @@ Whether it may be issued `engine.data.writes` has seen.
 
 from __future__ import annotations
 
+from engine.data.chains import Chain
 from engine.data.cuts import Cuts
 from engine.data.lasting import lasts_ms
 from engine.data.locks import LockTable
@@ -53,31 +54,45 @@ class UnderWay:
         answer: bytes | None = None,
         held: Keys | None = None,
     ) -> None:
+        part, before = self._begin(local, job, request, keys, values, locked=locked, answer=answer, held=held)
+        update = r.Update(part.writes)
+        part.records = (*before, update)
+        self.core.log_unapplied(update)
+        if held is not None:
+            self.replication.ship_large(part, local)
+        else:
+            self.replication.ship(part, local)
+
+    def _begin(
+        self,
+        local: LocalPartition,
+        job: Job,
+        request: Put | Swap,
+        keys: list[bytes],
+        values: list[bytes | None],
+        *,
+        locked: bool,
+        answer: bytes | None,
+        held: Keys | None = None,
+    ) -> tuple[Part, tuple[r.Origin, ...]]:
+        """A part that holds its keys and is yet to be logged and shipped; and what is, and was logged, before it."""
         core, tx, namespace = self.core, request.tx, request.namespace
         write = self._write_of(local, request, keys, values, answer)
         part = self.under_way[(tx, local.number)] = Part(self, write, job, locked=locked)
         job.left += 1
         origin = self.origins.of(job.session, tx, local)
-        before = () if origin is None else (self.origins.log(origin, local),)
-        writes = [write]
         ttl_ms = lasts_ms(core, request) if request.ttl_ms or namespace in core.namespaces else 0
         if ttl_ms and any(value is not None for value in values):
             part.deadline = self.expiry.deadline_of(write, ttl_ms, held.rows if held is not None else None)
-            writes.append(part.deadline)
-        update = r.Update(writes)
-        part.records = (*before, update)
-        core.log_unapplied(update)
         if held is not None:
             part.held = held
-            self.replication.ship_large(part, local)
-            return
-        if locked:
+        elif locked:
             self.locks.pin(tx, [(namespace, key) for key in keys], in_doubt=False)
         else:
             pend = self.locks.pend
             for key in keys:
                 pend((namespace, key))
-        self.replication.ship(part, local)
+        return part, () if origin is None else (self.origins.log(origin, local),)
 
     def _issue_alone(self, session: SessionId, request: Put, local: LocalPartition) -> None:
         """The same of a put of one key that lasts for good, and which nobody else has; a test holds the two together."""
@@ -118,6 +133,20 @@ class UnderWay:
 
     def on_counted(self, part: Part) -> None:
         """Durable on every in-sync copy: apply, unlock, answer."""
+        self._apply(part)
+        self._end(part)
+
+    def on_chain_counted(self, chain: Chain) -> None:
+        """Durable on every in-sync copy: apply all of it, then unlock and answer."""
+        self.core.work += len(chain.parts) - 1
+        for part in chain.parts:
+            self._apply(part)
+        for part in chain.parts:
+            self._end(part)
+        for session, reply in chain.unmade:
+            self.desk.reply(session, reply)
+
+    def _apply(self, part: Part) -> None:
         core, write = self.core, part.write
         if self.cuts.leases:
             self.cuts.keep(write, core.era)
@@ -127,6 +156,10 @@ class UnderWay:
         if part.deadline is not None:
             core.replica.apply_write(part.deadline)
             self.expiry.note(part.deadline)
+
+    def _end(self, part: Part) -> None:
+        """It is applied: let go of its keys, and answer."""
+        core, write = self.core, part.write
         self._release(part)
         if self.expiry.waiting:
             self.expiry.done_with([(write.namespace, key) for key in write.keys])
@@ -168,6 +201,13 @@ class UnderWay:
             if not job.over:
                 job.over = True
                 self.desk.remap(job.session, job.request_id, begun=True)
+
+    def on_chain_abandoned(self, chain: Chain) -> None:
+        """Another primary has all of it or closes it; the clients ask there."""
+        for part in chain.parts:
+            self.on_abandoned(part)
+        for session, reply in chain.unmade:
+            self.desk.remap(session, reply.id)
 
     def _release(self, part: Part) -> None:
         """A part is no longer under way."""

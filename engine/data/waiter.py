@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from engine.data.holdings import Key, Who
-from engine.protocol.requests import Code, Failed, Link
+from engine.protocol.requests import Code, Failed, Link, Put, Swap
+from engine.turn.events import SessionId
 from wal.ids import NodeId, TxId
 
 Ring = Sequence[Link]
@@ -21,13 +22,18 @@ class Acked(NamedTuple):
     turn: int
 
 
+Single = tuple[SessionId, Put | Swap]
+"""A single write, and who asks for it."""
+
+
 class Waiter:
     """Someone who waits for a set of keys, to read (`shared`) or to write; `granted` is called once all are its own.
 
     `taken` are those that it has got so far: it gives them back if it does not get all, and reads on what it has `raised`
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
     `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
-    `coming`: of very many keys it has not asked for the last ones yet. `early`: what is handed on will do.
+    `coming`: of very many keys it has not asked for the last ones yet. `early`: what is handed on will do. `single`: the
+    write of one key that is all it wants, so that whoever writes that key before it can take it along.
     """
 
     __slots__ = (
@@ -43,6 +49,7 @@ class Waiter:
         "owner",
         "raised",
         "shared",
+        "single",
         "taken",
         "who",
     )
@@ -62,6 +69,7 @@ class Waiter:
     ) -> None:
         self.owner = owner
         self.early = early
+        self.single: Single | None = None
         self.who = who
         self.holding = holding
         self.keys = keys

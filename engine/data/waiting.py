@@ -10,7 +10,7 @@ from itertools import islice
 
 from engine.data.holdings import Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
-from engine.data.waiter import Waiter, named
+from engine.data.waiter import Single, Waiter, named
 from wal.ids import TxId
 
 LINE_MAX = 1_000
@@ -50,6 +50,24 @@ class Waiting(Holdings):
         """Whether it waits here and holds something, or may, elsewhere, as its client says. Others may wait for it."""
         waiters = self._waiters_of.get(owner, ())
         return bool(waiters) and (owner in self._keys or any(waiter.holding for waiter in waiters))
+
+    def is_awaited(self, key: Key) -> bool:
+        """Whether anybody stands in line for a key."""
+        return key in self._waiting
+
+    def take_along(self, key: Key) -> Single | None:
+        """The write of whoever is next in line for a key, if that is a single one: it waits no more, and has no lock. So
+        whoever has the key writes it too, as one with its own."""
+        while line := self._waiting.get(key):
+            waiter = next(iter(line))
+            if not waiter.done and waiter.single is None:
+                return None
+            self._leave(waiter, key, served=True)
+            if not waiter.done:
+                waiter.done = True
+                self._no_longer_waits(waiter)
+                return waiter.single
+        return None
 
     @property
     def waiters(self) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from engine.data.admission import Admission
+from engine.data.chains import JOIN_WORK, Chain, Stands, execute
 from engine.data.cuts import Cuts
 from engine.data.holdings import Key
 from engine.data.lasting import lasts_ms
@@ -27,14 +28,15 @@ from engine.data.reads import Reads
 from engine.data.replication import Replication
 from engine.data.under_way import UnderWay
 from engine.data.waiter import Ring, Waiter, refused_lock
-from engine.protocol.operations import AnswerTooLarge, Refused, holds, make
+from engine.protocol.operations import Made
 from engine.protocol.requests import Code, Done, Put, Swap
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.turn.core import Core
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition, Role
-from rebalance.ports import MS, leads, may_act
+from rebalance.ports import MS, WORK_MAX, leads, may_act
 from rebalance.table import Topology
+from wal import records as r
 from wal.ids import DECISIONS, NAME, Namespace, TxId
 from wal.probe import probe
 
@@ -95,7 +97,10 @@ class Writes(UnderWay):
             self._join(job, request.tx, number)
         if len(parts) <= 1:  # how it nearly always is
             for number, (keys, values) in parts.items():
-                self._issue(core.local[number], job, request, keys, values, locked=granted)
+                if granted and len(keys) == 1:
+                    self._write(job, request, (namespace, keys[0]), core.local[number], Made(values[0]))
+                else:
+                    self._issue(core.local[number], job, request, keys, values, locked=granted)
             if not job.left:
                 self.desk.reply(session, Done(request.id))
             return
@@ -286,20 +291,8 @@ class Writes(UnderWay):
         number = core.topology.place(request.namespace, request.key)
         local = core.local[number]
         key = (request.namespace, request.key)
-        self.admission.sessions.hear(request.tx, request.acked)
-        if not self.admission.may_serve(session, request, local, request.tx):
-            locks.give_up(request.tx, [key])
-            return
-        job = Job(session, request.id)
-        if (request.tx, number) in self.under_way or self._answered(number, request.tx):
-            locks.give_up(request.tx, [key])
-            self._join(job, request.tx, number)
-            if not job.left:
-                self.desk.reply(session, Done(request.id, True, core.replica.partition(number).results.answer(request.tx)))
-            return
-        if self.admission.is_in_use(request.tx, number):
-            locks.give_up(request.tx, [key])
-            self._refuse_taken(session, request)
+        job = self._admitted(session, request, key, local)
+        if job is None:
             return
         if not (granted and locks.may_write(request.tx, key)) and locks.try_all(request.tx, [key]) is not None:
             self._wait(session, request, [key])
@@ -310,30 +303,70 @@ class Writes(UnderWay):
             return
         self._swap(job, session, request, local)
 
+    def _admitted(self, session: SessionId, request: Put | Swap, key: Key, local: LocalPartition) -> Job | None:
+        """Whom to tell of a write of one key that is to be executed; else it was answered, or waits, here or elsewhere."""
+        tx, number, locks = request.tx, local.number, self.locks
+        self.admission.sessions.hear(tx, request.acked)
+        if not self.admission.may_serve(session, request, local, tx):
+            locks.give_up(tx, [key])
+            return None
+        job = Job(session, request.id)
+        if (tx, number) in self.under_way or self._answered(number, tx):
+            locks.give_up(tx, [key])
+            self._join(job, tx, number)
+            if not job.left:
+                answer = self.core.replica.partition(number).results.answer(tx)
+                self.desk.reply(session, Done(request.id, True, answer))
+            return None
+        if self.admission.is_in_use(tx, number):
+            locks.give_up(tx, [key])
+            self._refuse_taken(session, request)
+            return None
+        return job
+
     def _swap(self, job: Job, session: SessionId, request: Swap, local: LocalPartition) -> None:
         """The same, of a key that is locked in the name of the request's id."""
         held = self.core.replica.store.get((request.namespace, local.number), request.key)
-        found = held.value if held is not None else None
-        problem = ""
-        version = (held.epoch, held.counter) if held is not None else (0, 0)
-        if holds(request.when, request.old, (request.epoch, request.counter), found, version):
-            try:
-                made = make(request.how, request.old, request.new, found)
-                self._issue(local, job, request, [request.key], [made.value], locked=True, answer=made.answer)
-                return
-            except Refused as refused:
-                problem = f"{request.namespace}:{request.key!r}: {refused}"
-            except AnswerTooLarge:
-                probe("write.answer_too_large_to_keep")
+        stands = Stands(held.value, (held.epoch, held.counter)) if held is not None else Stands(None, (0, 0))
+        made = execute(request, stands)
+        if isinstance(made, Made):
+            self._write(job, request, (request.namespace, request.key), local, made)
+            return
         self.locks.give_up(request.tx, [(request.namespace, request.key)])
+        self._confirm(local.needed, session, request, lambda: self.desk.reply(session, made))
 
-        def told() -> None:
-            if problem:
-                self.desk.refuse(session, request.id, Code.USAGE, problem)
-            else:
-                self.desk.reply(session, Done(request.id, False, found))
+    def _write(self, job: Job, request: Put | Swap, key: Key, local: LocalPartition, made: Made) -> None:
+        """Issue what was made of a key that is locked; and with it what those write who are next in line for the key."""
+        if not self.locks.is_awaited(key):
+            self._issue(local, job, request, [key[1]], [made.value], locked=True, answer=made.answer)
+            return
+        core = self.core
+        first, before = self._begin(local, job, request, [key[1]], [made.value], locked=True, answer=made.answer)
+        chain = Chain(self, first)
+        while not chain.full and core.work < WORK_MAX and (single := self.locks.take_along(key)) is not None:
+            core.work += JOIN_WORK
+            before += self._join_chain(chain, *single, key, local)
+        update = r.Update([write for part in chain.parts for write in part.writes])
+        chain.records = (*before, update)
+        core.log_unapplied(update)
+        self.replication.ship(chain, local)
 
-        self._confirm(local.needed, session, request, told)
+    def _join_chain(
+        self, chain: Chain, session: SessionId, request: Put | Swap, key: Key, local: LocalPartition
+    ) -> tuple[r.Origin, ...]:
+        """Execute one more on what the last one leaves; what is logged before all of it."""
+        job = self._admitted(session, request, key, local)
+        if job is None:
+            return ()
+        made = execute(request, chain.stands)
+        if not isinstance(made, Made):
+            probe("write.condition_of_what_does_not_count")
+            chain.unmade.append((session, made))
+            return ()
+        probe("write.joined_a_chain")
+        part, before = self._begin(local, job, request, [key[1]], [made.value], locked=False, answer=made.answer)
+        chain.join(part)
+        return before
 
     def _wait(self, session: SessionId, request: Put | Swap, keys: list[Key]) -> None:
         """Stand in line behind the transactions that hold some of the keys, then go on holding all of them."""
@@ -357,7 +390,8 @@ class Writes(UnderWay):
             waiter = Waiter(request.tx, keys, deadline, granted, expired, shared=False)
             core.in_pieces(keys // KEYS_OF_WORK for keys in self.locks.standing(waiter))
         else:
-            self.locks.wait_all(request.tx, keys, deadline, granted, expired)
+            single = (session, request) if isinstance(request, Swap) or len(request.keys) == 1 else None
+            self.locks.wait_all(request.tx, keys, deadline, granted, expired, single=single)
 
     def _refuse_taken(self, session: SessionId, request: Put | Swap) -> None:
         probe("write.id_of_a_transaction")

@@ -25,7 +25,7 @@ import uvloop
 from rich.console import Console
 
 from engine.errors import UsageError
-from tools.bench.cluster import crossing, puts, queue, reads_of_one, transactions, year
+from tools.bench.cluster import counter, crossing, puts, queue, reads_of_one, transactions, year
 from tools.bench.embedded import embedded_batches, embedded_puts, scans
 from tools.bench.exchange import exchanges
 from tools.bench.expiring import expiring
@@ -65,6 +65,7 @@ FIGURES: dict[str, Measure] = {
     "snapshot": partial(snapshot_scan, writers=64, goal=150_000, kept_goal=0.8),
     "expiring": partial(expiring, writers=64, goal=0.8),
     "reads-of-one-64": partial(reads_of_one, clients=64, goal=0.9),
+    "counter-64": partial(counter, clients=64, goal=1_000),
     "crossing-64": partial(crossing, clients=64, keys=8, goal=1_000),
     "queue-64": partial(queue, clients=64, goal=2_000),
     "sustained": partial(sustained, goal=2.0),

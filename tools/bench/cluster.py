@@ -116,6 +116,19 @@ async def reads_of_one(setting: Setting, figure: str, clients: int, goal: float)
         ]
 
 
+async def counter(setting: Setting, figure: str, clients: int, goal: float) -> list[Measured]:
+    """One number that all clients increment, each of whom is told another sum."""
+    told: dict[int, None] = {}
+
+    async def count(namespace: aio.Namespace[bytes, bytes], _: int) -> None:
+        told[await namespace.database.namespace(NAMESPACE, codec=int).increment("counter")] = None
+
+    what = f"increments of one key, {clients:,} clients"
+    found = await rate(setting, figure, clients, count, updates=1, what=what, unit="increments/s", goal=goal)
+    count_is("sums that were told, each once", len(told), found.counted)
+    return [found]
+
+
 async def crossing(setting: Setting, figure: str, clients: int, keys: int, goal: float) -> list[Measured]:
     """Transactions that move something between two of a few keys, in whatever order; what there is stays the same."""
     async with three_nodes(setting, figure) as (cluster, database):

@@ -54,6 +54,7 @@ def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
         ("commit", "recovery-aborts-what-all-have-prepared", "one copy committed what another one rolled back"),
         ("in-line", "a-key-is-handed-on-with-the-vote", "what is read is never committed"),
         ("repeat", "retry-executed-twice", "a request was told b'1' and b'2'"),
+        ("counting", "who-waits-for-a-key-writes-by-itself", "somebody has counted twice"),
         ("catching-up", "vouched-for-without-waiting-for-it", "n2 counts, and does not have what was acknowledged"),
         (
             "asynchronous",

@@ -531,6 +531,65 @@ REPEAT = SmallWorld(
     settings=ONE_BACKUP,
 )
 
+# Three who count in one number. The last two come while what the first one wrote is on its way.
+
+COUNT = (1, 2, 3)
+AT_THE_NEXT = 10
+"""What was asked of n1 is asked again of n2 under a number that is higher by this."""
+
+
+def _count(number: int) -> Swap:
+    return msgspec.structs.replace(_add(number), tx=bytes([number % AT_THE_NEXT]) * 16)
+
+
+def _three_count(walk: Walk) -> None:
+    """What the first one wrote is on both copies, and what the others wrote then is on its way."""
+    _formed(walk)
+    for number in COUNT:
+        walk.happen(ask("n1", _count(number)))
+    for kind in ("replicate", "replicated"):
+        (letter,) = [letter for letter in walk.state.letters if letter.kind == kind]
+        walk.happen(Happening("deliver", letter.receiver, letter))
+
+
+def _told_of_counts(_: NodeId, said: r.Record | Reply) -> Fact | None:
+    """What a client was told."""
+    match said:
+        case Done(id=number, applied=True, found=answer):
+            return Fact("told", number % AT_THE_NEXT, answer)
+        case _:
+            return None
+
+
+def _each_once(facts: frozenset[Fact]) -> str:
+    """Each client is told one sum, another one than all others, and no more than all of them add up to."""
+    told = sorted((fact.about, fact.value) for fact in facts if fact.kind == "told")
+    clients, sums = {about for about, _ in told}, {value for _, value in told}
+    if len(clients) < len(told):
+        return "a client was told two sums"
+    if len(sums) < len(told):
+        return "two clients were told one sum"
+    return "somebody has counted twice" if sums - {b"%d" % number for number in COUNT} else ""
+
+
+COUNTING = SmallWorld(
+    "counting",
+    "three clients add 1 to one number at n1, two while the first was under way; n1 dies, and they ask n2, who goes on",
+    THREE,
+    _three_count,
+    (
+        Might(Happening("crash", "n1")),
+        Might(_begin("n2", "n2", "n3"), down="n1"),
+        *[Might(ask("n2", _count(number + AT_THE_NEXT)), down="n1") for number in COUNT],
+        Might(Happening("start", "n1")),
+        Might(ask("n1", _count(COUNT[-1]))),
+    ),
+    _told_of_counts,
+    _each_once,
+    depth=40,
+    settings=ONE_BACKUP,
+)
+
 # An asynchronous copy. n1 leads partitions 0 and 2, of which n2 has such copies, and keeps little to say it again.
 
 BEHIND = msgspec.structs.replace(SETTINGS, partitions=4, backups=0, async_backups=1, backlog_bytes_max=1 << 10)
@@ -600,6 +659,7 @@ _ALL = (
     IN_LINE,
     CATCHING_UP,
     REPEAT,
+    COUNTING,
     ASYNCHRONOUS,
 )
 WORLDS: dict[str, SmallWorld] = {world.name: world for world in _ALL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.planted.asynchronous import ASYNCHRONOUS
+from tests.sim.planted.chains import CHAINS
 from tests.sim.planted.clients import CLIENTS
 from tests.sim.planted.copies import COPIES
 from tests.sim.planted.cuts import CUTS
@@ -23,6 +24,6 @@ from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
 _MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
-_DATA = (CLIENTS, TRANSACTIONS, STAGING, LOCKS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
+_DATA = (CLIENTS, TRANSACTIONS, STAGING, LOCKS, CHAINS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
 _COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS, LEAKS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.sim.planted.stage import Story
 from tests.sim.planted.stories_of_asynchronous import ASYNCHRONOUS
+from tests.sim.planted.stories_of_chains import CHAINS
 from tests.sim.planted.stories_of_circles import CIRCLES
 from tests.sim.planted.stories_of_cuts import CUTS
 from tests.sim.planted.stories_of_data import DATA
@@ -29,7 +30,7 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all | LINKS.all
+STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all | LINKS.all | CHAINS.all
 STORIES |= (
     RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | MIGRATIONS.all | ROT.all | QUEUES.all
 )
