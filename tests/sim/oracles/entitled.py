@@ -43,11 +43,13 @@ class Of(Enum):
     ROW = "row"  # that expires, or that a scan has found; these tables have bounds of their own
     KIND = "kind"  # of message
     AWAY = "away"  # a copy is; the keys that are written meanwhile: `mutations_bytes` bounds them
+    GONE = "gone"  # a fragment is, of which the last checkpoint still has something: until the next one
     MOMENT = "moment"  # that somebody reads, and what was overwritten since: for as long as its lease lasts
 
 
 ENTITLED = {
     "Changed.keys": Of.AWAY,
+    "Changes.fragments": Of.GONE,
     "Cuts._lost": Of.MOMENT,
     "Cuts._open": Of.MOMENT,
     "Cuts._open[]": Of.MOMENT,
@@ -124,6 +126,7 @@ class Entitled(Oracle):
             Of.SESSION: UNDER_WAY,
             Of.ROW: UNDER_WAY,
             Of.KIND: len(KINDS),
+            Of.GONE: sum(name not in core.replica.fragments for name, _ in core.replica.store.base.loading().fragments),
             Of.AWAY: 4 * spare,
             Of.MOMENT: moments + len(node.cuts.leases) * partitions,
         }
