@@ -3,9 +3,10 @@
 Two members that do not hear each other cannot be in one map, although a third hears both: what one is primary of and the
 other has a copy of could acknowledge nothing. So a part is wanted without any such pair: with a majority of the voters,
 then with an in-sync copy of the most partitions, so that none is LOST for a link, then with the most voters, the most nodes
-and the oldest. To find it, whoever has most broken links is left out, or kept and all it does not hear left
-out; both ways are walked, so the answer is exact as long as links are few that broke, and the walk is bounded where they
-are not. It goes by nothing but the order of the nodes and the map, and so is the same on every node that knows the same.
+and those that come first: the oldest, but whoever was not heard for a while behind all others. To find it, whoever has most
+broken links is left out, or kept and all it does not hear left out; both ways are walked, so the answer is exact as long as
+links are few that broke, and the walk is bounded where they are not. It goes by nothing but the order of the nodes and the
+map, and so is the same on every node that knows the same.
 """
 
 from __future__ import annotations

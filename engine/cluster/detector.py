@@ -170,7 +170,16 @@ class Detector:
             copies = self._copies()
             return reduce(or_, (copies.get(n, 0) for n in part if of.get(n, disks[n]) == disks[n]), 0).bit_count()
 
-        return connected(self.core.node, list(disks), self._silent, voting, enough=enough, kept=kept)
+        quiet = {n: self._is_quiet(n) for n in disks} if any(self._silent.values()) else {}
+        order = sorted(disks, key=lambda n: quiet.get(n, False))
+        best = dict.fromkeys(connected(self.core.node, order, self._silent, voting, enough=enough, kept=kept))
+        return [self.core.node, *(n for n in disks if n in best and n != self.core.node)]
+
+    def _is_quiet(self, node: NodeId) -> bool:
+        """Whether half of the time is over in which a node is to be heard. Of two who do not hear each other such a one has
+        stopped, and the other come to suspect it a little sooner: a map without that one would need this one."""
+        since, half = self._silent_since(node), self.core.settings.suspicion_ms * MS // 2
+        return node != self.core.node and (since is None or self.core.now - since > half)
 
     def _copies(self) -> Mapping[NodeId, int]:
         """Of each node, of which partitions its copy is in sync. Looked for once in each map, and only if links broke."""
