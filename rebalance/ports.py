@@ -168,11 +168,9 @@ class Rows(Protocol):
     def keys(self, name: Fragment, start: bytes, limit: int, /) -> Glance:
         """Some keys from `start` on, without a look at what they have: each with a 0."""
 
-    def look_below(self, name: Fragment, most: int, /) -> int:
-        """Prepare `count`; how much work it was, above `most` if it cannot be asked yet."""
-
-    def count(self, name: Fragment, /) -> int | None:
-        """How many rows a fragment has, tombstones aside; None if that is not known."""
+    def count(self, name: Fragment, most: int, /) -> tuple[int | None, int]:
+        """How many rows a fragment has, tombstones aside; None if that is not known. And how much work it was: above `most`
+        if it is to be asked again first."""
 
     def least(self, name: Fragment, /) -> int:
         """No fewer rows than so many, without a look at any."""

@@ -354,9 +354,8 @@ def amount_of(core: Node, fragment: FragmentState) -> Amount:
     """How many rows a fragment has (where nobody knows, as many as updates), and what one of its first ones weighs."""
     store, name = core.replica.store, fragment.name
     page = store.page(name, b"", ROWS_WEIGHED)
-    looked = store.look_below(name, ROWS_COUNTED_MAX)
+    rows, looked = store.count(name, ROWS_COUNTED_MAX)
     core.work += page.work + looked + LOOK_WORK
-    rows = store.count(name) if looked <= ROWS_COUNTED_MAX else None
     weight = sum(len(key) + len(entry.value or b"") + ROW_BYTES for key, entry in page.rows)
     return Amount(fragment.counter.lwm if rows is None else rows, weight // max(1, len(page.rows)))
 

@@ -1,14 +1,16 @@
 """How many rows there are, at the primary of them: no row is read where a copy knows how many it has.
 
-Each partition is counted at one moment, and waits for what was in doubt there when it was looked at first: so a count is
-what a scan would find that came to each partition just then. It goes on with the others meanwhile; of those that it had
-counted it keeps the number. Where an older version wrote what a copy has, nobody knows how many rows there are, and they
-are walked, as a scan does.
+Each partition is counted as of one moment, and waits for what was in doubt there when it was looked at first: so a count
+is what a scan would find that came to each partition just then. It goes on with the others meanwhile; of those that it had
+counted it keeps the number. What came since the last checkpoint has to be looked up, but not what comes after the moment:
+so that this is soon of all partitions, where there is much to look up it is done when it has come to all of them. Where an
+older version wrote what a copy has, nobody knows how many rows there are, and they are walked, as a scan does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from engine.data.holdings import Holdings, Key
@@ -25,8 +27,13 @@ WALKED_ROWS = 500
 ASIDE_OF_WORK = 4
 """So many partitions are found to be in doubt at the cost of one that is counted, which is as much work as a row."""
 
-Count: TypeAlias = Callable[[Fragment, int], tuple[int | None, int]]
-"""How many rows a fragment has (None: nobody knows, or not yet), and the work: more than was allowed if it is not yet."""
+BRIEFLY = 16
+"""With more to look up in a partition it is begun, and gone on with later."""
+
+GoOn: TypeAlias = Callable[[int], tuple[int | None, int]]
+"""How many rows there were (None: nobody knows, or not yet), and the work: more than was allowed if it is not yet."""
+Count: TypeAlias = Callable[[Fragment], tuple[GoOn, int]]
+"""Begin to count a fragment as it is now: how it is gone on with, and how much work that was."""
 
 
 class Counting:
@@ -34,6 +41,7 @@ class Counting:
 
     __slots__ = (
         "_aside",
+        "_begun",
         "_count",
         "_counted",
         "_in_doubt",
@@ -52,6 +60,7 @@ class Counting:
         self._page = page
         self._partitions = list(reversed(request.partitions))
         self._aside: list[int] = []  # which were in doubt
+        self._begun: list[tuple[int, GoOn]] = []
         self._walking: dict[int, bytes] = {}  # where to go on, in what nobody knows the number of
         self._counted = 0
         self._in_doubt: dict[int, dict[TxId | None, None]] = {}  # who was, by partition, when it came there first
@@ -61,29 +70,40 @@ class Counting:
     def go_on(self, most: int, doubtful: Callable[[int, bytes, bytes | None], bool]) -> int:
         """Do a piece of about `most`, and tell how much it was; what is `doubtful` is set aside."""
         work = 0
-        if not self._partitions:
+        if not (self._partitions or self._begun):
             self._partitions, self._aside = self._aside, []
-        while work < most and self._partitions:
+        while work < most and (self._partitions or self._begun):
+            if not self._partitions:
+                number, go_on = self._begun.pop()
+                work += self._count_on(number, go_on, most - work)
+                continue
             number = self._partitions[-1]
             if number in self._walking:
                 work += self._walk(number, doubtful)
-                continue
-            if doubtful(number, b"", None):
+            elif doubtful(number, b"", None):
                 self._set_aside(number)
                 work += len(self._aside) % ASIDE_OF_WORK == 0
-                continue
-            left = most - work
-            rows, did = self._count((self.request.namespace, number), left)
-            work += did + 1  # to look what is known of a partition is much of it, where there are many namespaces
-            if rows is not None:
-                self._counted += rows
+            else:
                 self._partitions.pop()
-            elif did <= left:
-                probe("count.walked")
-                self._walking[number] = b""
-        self.waits = not self._partitions and bool(self._aside)
-        self.done = not self._partitions and not self._aside
+                go_on, began = self._count((self.request.namespace, number))
+                work += began + self._count_on(number, go_on, BRIEFLY)
+        over = not (self._partitions or self._begun)
+        self.waits = over and bool(self._aside)
+        self.done = over and not self._aside
         return work
+
+    def _count_on(self, number: int, go_on: GoOn, most: int) -> int:
+        """Count a partition, as far as that goes; to look what is known of it is much of the work, where there are many."""
+        rows, work = go_on(most)
+        if rows is not None:
+            self._counted += rows
+        elif work > most:
+            self._begun.append((number, go_on))
+        else:
+            probe("count.walked")
+            self._walking[number] = b""
+            self._partitions.append(number)
+        return work + 1
 
     def waited_for(self, number: int, held: Holdings) -> list[Key]:
         """A key of a partition that was in doubt when this count came there first, and is still; or none.
@@ -121,22 +141,27 @@ class Counting:
 
 
 def count_of(store: LayeredStore) -> Count:
-    """How many rows there are now."""
+    """How many rows there are now, or a little later."""
 
-    def count(name: Fragment, most: int) -> tuple[int | None, int]:
-        work = store.look_below(name, most)
-        return (store.count(name) if work <= most else None), work
+    def begin(name: Fragment) -> tuple[GoOn, int]:
+        return partial(store.counted, store.moment(name)), 0
 
-    return count
+    return begin
 
 
 def count_at(cut: Era, kept: Kept, store: LayeredStore) -> Count:
-    """How many rows there were at a cut."""
-    now = count_of(store)
+    """How many rows there were at a cut: how many there are, and how many more there were."""
 
-    def count(name: Fragment, most: int) -> tuple[int | None, int]:
-        rows, work = now(name, most)
-        more, looked = kept.more(cut, name, CHANGED_MAX) if rows is not None else (None, 0)
-        return (rows + more if rows is not None and more is not None else None), work + looked
+    def begin(name: Fragment) -> tuple[GoOn, int]:
+        more, looked = kept.more(cut, name, CHANGED_MAX)
+        moment = store.moment(name)
 
-    return count
+        def go_on(most: int) -> tuple[int | None, int]:
+            if more is None or store.passed(moment):
+                return None, 0
+            rows, work = store.counted(moment, most)
+            return (rows + more if rows is not None else None), work
+
+        return go_on, looked
+
+    return begin

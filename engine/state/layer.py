@@ -1,7 +1,9 @@
 """What was applied since a point in time, over a store that lacks it: rows by key, put in order and counted when asked for.
 
 A write costs neither. What is new since a layer was last walked is sorted then, and what is new since it was last counted
-is looked up below then, once: so both cost what has changed, and a count of an unchanged layer costs nothing.
+is looked up below then, once: so both cost what has changed, and a count of an unchanged layer costs nothing. Keys are
+looked up in the order in which they came; so how many of the first ones have a row below is known for good, and whoever
+counts need not look up what comes while he does.
 
 Fragments to which nothing comes any more are *packed*: a dict, entries, keys and values for each of very many lie among
 what stays when the layer goes, and then Python gives none of that memory back. So their rows are bytes, all in one place,
@@ -10,6 +12,7 @@ until somebody writes to the fragment again, or walks it.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -72,7 +75,7 @@ class Layer(Generic[E]):
         self.bytes = 0
         self._order = ByFragment[SortedList[bytes]]()
         self._fresh = ByFragment[list[bytes]]()  # known to be new, and not in order yet
-        self._replaced = ByFragment[tuple[int, int]]()  # of so many keys, how many have a row below
+        self._replaced: ByFragment[tuple[int, array[int]]] = ByFragment()  # of so many keys, which have a row below
         self._unseen = ByFragment[list[bytes]]()  # known to be new, and not looked up below yet
 
     def clear(self, fragment: Fragment) -> None:
@@ -199,40 +202,47 @@ class Layer(Generic[E]):
 
     # Counted.
 
-    def look_below(self, fragment: Fragment, below: Callable[[bytes], E | None], most: int, at_once: AtOnce) -> int:
-        """Look up to `most` of the keys up that came since the last count, as far as they are looked up `at_once`; how much
-        work it was, above `most` if more are left. What lies below a layer stays what it is while there is the layer."""
+    def look_below(
+        self, fragment: Fragment, below: Callable[[bytes], E | None], most: int, at_once: AtOnce, end: int | None = None
+    ) -> int:
+        """Look up to `most` of the keys up that nobody has, in the order in which they came, as far as they are looked up
+        `at_once`; how much work it was, above `most` if more are left of all, or of the first ones, up to an `end`. What
+        lies below a layer stays what it is while there is the layer."""
         rows = self.open(fragment)
         if not rows:
             return 0
-        seen, replaced = self._replaced.get(fragment, (0, 0))
-        unseen = self._unseen.get(fragment, [])
-        new = len(rows) - seen - len(unseen)
-        if new:
-            unseen.extend(islice(reversed(rows), new))
-        if not unseen:
+        seen, replaced = self._replaced.get(fragment) or (0, array("I"))
+        left = (len(rows) if end is None else end) - seen
+        if left <= 0:
             return 0
-        some = unseen[: -most - 1 : -1]
+        unseen = self._unseen.get(fragment, [])  # the last one is next
+        if len(unseen) < left:
+            unseen = [*islice(reversed(rows), len(rows) - seen - len(unseen)), *unseen]
+        some = unseen[-1 : -min(most, left) - 1 : -1]
         fit, large = at_once(some)
-        some = some[:fit]
-        replaced += sum((held := below(key)) is not None and held.value is not None for key in some)
+        del some[fit:]
+        found = map(below, some)
+        replaced.extend([at for at, held in enumerate(found, seen) if held is not None and held.value is not None])
         self._replaced[fragment] = seen + len(some), replaced
-        work = len(unseen) + large
-        del unseen[-len(some) :]
+        del unseen[len(unseen) - len(some) :]
         if unseen:
             self._unseen[fragment] = unseen
-            return max(work, most + 1)
-        self._unseen.pop(fragment, None)
-        return work
+        else:
+            self._unseen.pop(fragment, None)
+        work = len(some) + large
+        return work if len(some) == left else max(work, most + 1)
 
-    def more(self, fragment: Fragment) -> int:
-        """How many rows more there are with this layer than without; all of its keys were looked up below."""
+    def more(self, fragment: Fragment, end: int | None = None, dead: int = 0) -> int:
+        """How many rows more there are with this layer than without; all of its keys were looked up below. Or how many
+        there were when it had so many keys, of which so many were `dead`."""
         rows = self.open(fragment)
-        if not rows:
+        if not rows or end == 0:
             return 0
         seen, replaced = self._replaced[fragment]
-        assert seen == len(rows), "a layer is looked up before it is counted"
-        return len(rows) - len(self.dead.get(fragment, ())) - replaced
+        if end is None:
+            end, dead = len(rows), len(self.dead.get(fragment, ()))
+        assert seen >= end, "a layer is looked up before it is counted"
+        return end - dead - bisect_left(replaced, end)
 
 
 class _Rows(Mapping[Fragment, Mapping[bytes, E]]):

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from engine.state.held import FIT_WORK, Held, Weighing, all_at_once, sum_some_of
+from engine.state.held import FIT_WORK, Held, Weighing, sum_some_of
 from engine.state.layer import Layer, merged
+from engine.state.layers import Layers
 from engine.state.loaded import Encoded, Loaded, Loading
 from rebalance.by_fragment import ByFragment
 from rebalance.contents import Reading, Readings, Summed, Walk, row_digest
@@ -151,26 +152,20 @@ class BaseStore(Weighing, Protocol):
         ...
 
 
-class LayeredStore:
+class LayeredStore(Layers[Entry]):
     """The node's view: base, frozen, active, newest wins."""
+
+    base: BaseStore
 
     def __init__(self, base: BaseStore) -> None:
         base.renew()
-        self.base = base
-        self._active = Layer(Entry)
-        self._frozen: Layer[Entry] | None = None
+        super().__init__(base, Entry)
         self._thawed, self._readings = 0, Readings()  # how often; and what is read meanwhile
-        self._live = ByFragment[int | None]()  # rows of the base, as far as they were asked for
 
     @property
     def active_bytes(self) -> int:
         """What was applied since the last checkpoint began, as it weighs in memory."""
         return self._active.bytes
-
-    @property
-    def layers(self) -> list[Layer[Entry]]:
-        """What lies above the base, the newest first."""
-        return [self._active] if self._frozen is None else [self._active, self._frozen]
 
     def begin(self, fragment: Fragment, counter: int) -> None:
         """A fragment, to which nothing above a counter was applied, may change."""
@@ -326,61 +321,6 @@ class LayeredStore:
                 return there, False, work  # whatever lies below
         return there, True, work
 
-    def look_below(self, fragment: Fragment, most: int) -> int:
-        """Prepare a `count`: how much work it was, above `most` if it is to be asked again first.
-
-        What came since the last one is looked up, once for each key between two checkpoints.
-        """
-        active, frozen = self._active, self._frozen
-        work, stored = 0, fragment not in active.cleared and self._stored(fragment) != 0
-        at_once = partial(self.base.fitting_of, fragment) if stored else all_at_once
-        if frozen is not None and fragment not in active.cleared:
-            work = frozen.look_below(fragment, self._below_frozen(fragment, stored=stored), most, at_once)
-        if work <= most:
-            work += active.look_below(fragment, self.below(fragment, stored=stored), max(1, most - work), at_once)
-        return work
-
-    def below(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
-        """What lies below what came since the last checkpoint began, until a `thaw`. `stored`: the store may have some."""
-        return _nothing if fragment in self._active.cleared else self.as_frozen(fragment, stored=stored)
-
-    def as_frozen(self, fragment: Fragment, *, stored: bool = True) -> Callable[[bytes], Entry | None]:
-        """The same, whatever came since: the rows of a checkpoint that is under way; without one, those of the store."""
-        below = self._below_frozen(fragment, stored=stored)
-        rows = self._frozen.rows.get(fragment) if self._frozen is not None else None
-        return below if rows is None else partial(_either, rows, below)
-
-    def _below_frozen(self, fragment: Fragment, *, stored: bool) -> Callable[[bytes], Entry | None]:
-        gone = not stored or (self._frozen is not None and fragment in self._frozen.cleared)
-        return _nothing if gone else partial(self.base.get, fragment)
-
-    def _stored(self, fragment: Fragment) -> int | None:
-        """How many rows the store below has, tombstones aside; None if it does not know."""
-        if fragment not in self._live:
-            found = self.base.live(fragment)
-            self._live[fragment] = found if found is not None or self.base.scan(fragment, b"", 1) else 0
-        return self._live[fragment]
-
-    def count(self, fragment: Fragment) -> int | None:
-        """How many rows a fragment has, tombstones aside; None if the store below does not know how many are its own.
-
-        O(1): everything was looked up by `look_below`.
-        """
-        total = self._active.more(fragment)
-        if fragment in self._active.cleared:
-            return total
-        if self._frozen is not None:
-            total += self._frozen.more(fragment)
-            if fragment in self._frozen.cleared:
-                return total
-        stored = self._stored(fragment)
-        return total + stored if stored is not None else None
-
-    def least(self, fragment: Fragment) -> int:
-        """How many rows a fragment has at least: those of the last checkpoint, if each delete since was of one of them."""
-        gone = sum(len(layer.dead.get(fragment, ())) for layer in self.layers)
-        return 0 if self._is_cleared(fragment) else max(0, (self._stored(fragment) or 0) - gone)
-
     def walk(self, fragment: Fragment) -> Callable[[], Walk | None]:
         """What a fragment contains now, to be summed up by who asks; None: the store below does not know its own.
 
@@ -421,9 +361,6 @@ class LayeredStore:
             partial(sum_some_of, self.base, fragment),
         )
 
-    def _is_cleared(self, fragment: Fragment) -> bool:
-        return fragment in self._active.cleared or (self._frozen is not None and fragment in self._frozen.cleared)
-
     # Checkpoints.
 
     def freeze(self) -> tuple[Collection[Fragment], Mapping[Fragment, Mapping[bytes, Entry]]]:
@@ -440,11 +377,3 @@ class LayeredStore:
         self._frozen, self._live, self._thawed = None, ByFragment(), self._thawed + 1
         self.base.renew()
         return gone
-
-
-_nothing = dict[bytes, Entry]().get
-
-
-def _either(first: Mapping[bytes, Entry], then: Callable[[bytes], Entry | None], key: bytes) -> Entry | None:
-    entry = first.get(key)
-    return entry if entry is not None else then(key)

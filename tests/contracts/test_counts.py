@@ -92,3 +92,34 @@ def test_what_is_counted_at_one_moment_is_right_beside_whoever_writes(db: engine
     assert not failures
     assert set(counted) == {8}
     assert ns.count() == 8
+
+
+def test_a_count_beside_whoever_writes_new_keys_is_of_a_moment_in_between(db: engine.Database, ns: Bytes) -> None:
+    """No fewer than were acknowledged when it was asked for, and no more than were sent when it was answered."""
+    done, failures = threading.Event(), list[BaseException]()
+    sent, acknowledged = [0, 0], [0, 0]
+
+    def writer(me: int) -> None:
+        try:
+            while not done.is_set():
+                rows = {b"%d-%d" % (me, sent[me] + number): b"v" for number in range(500)}
+                sent[me] += len(rows)
+                ns.put_many(rows)
+                acknowledged[me] += len(rows)
+        except BaseException as error:  # told below
+            failures.append(error)
+
+    threads = [threading.Thread(target=writer, args=(me,)) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(8):
+            before = sum(acknowledged)
+            assert before <= ns.count() <= sum(sent)
+    finally:
+        done.set()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    assert not failures
+    assert ns.count() == sum(acknowledged)

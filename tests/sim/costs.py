@@ -19,6 +19,7 @@ from msgspec.structs import fields
 
 from engine.messages import Message
 from engine.node.node import Node
+from engine.state.layers import Moment
 from engine.state.store import Entry, LayeredStore, Page
 from engine.turn.effects import Effects
 from engine.turn.events import Asked, Event, Received
@@ -170,13 +171,13 @@ class CountingStore(LayeredStore):
 
         return found if self._counting else read
 
-    def look_below(self, fragment: Fragment, most: int) -> int:
+    def counted(self, moment: Moment[Entry], most: int) -> tuple[int | None, int]:
         """As many as were looked up, to count them."""
         self._counting = True
-        work = super().look_below(fragment, most)
+        rows, work = super().counted(moment, most)
         self._counting = False
         self.read += min(work, most)
-        return work
+        return rows, work
 
     def page(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
         """As many as were looked at."""

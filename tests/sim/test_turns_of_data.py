@@ -436,7 +436,9 @@ def test_very_many_who_read_very_many_keys_are_answered_in_several_turns(how: st
 
 def test_of_very_many_partitions_some_are_counted_in_each_turn() -> None:
     many = 16_384
-    counting = Counting(Scan(1, "n", list(range(many)), b"", None, 1, count=True), lambda _name, _most: (1, 0), _no_page)
+    counting = Counting(
+        Scan(1, "n", list(range(many)), b"", None, 1, count=True), lambda _name: (lambda _: (1, 0), 0), _no_page
+    )
     turns = 0
     while not counting.done:
         turns += 1

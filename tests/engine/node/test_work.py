@@ -5,14 +5,17 @@ Nothing here looks at a clock. Each test does a thing at one size and at twice t
 
 from __future__ import annotations
 
-from engine.data.counting import Counting, count_of
+import pytest
+
+from engine.data.counting import WALKED_ROWS, Counting, count_at, count_of
 from engine.data.holdings import Key
+from engine.data.kept import Kept
 from engine.data.locks import RELEASED_MAX, LockTable
 from engine.data.parts import Keys
 from engine.data.scans import Scanning
 from engine.protocol.requests import Scan
 from engine.state.ahead import LARGE_KEYS
-from engine.state.store import LOOKED_MAX, SORTED_MAX, CheckpointImage, Entry, LayeredStore
+from engine.state.store import LOOKED_MAX, SORTED_MAX, CheckpointImage, Entry, LayeredStore, Page
 from engine.state.store_memory import MemoryStore
 from wal.ids import Fragment
 
@@ -175,11 +178,79 @@ def test_a_count_costs_partitions_and_what_is_new_since_the_last_one() -> None:
     assert _counted(store, 16) == (4_000, 17), "what is below was counted by the checkpoint"
 
 
+def _beside_a_writer(*, cut: bool) -> tuple[int, list[int]]:
+    """A count that looks up a tenth of what comes while it does, at a cut or not: what it told, and what there was, piece
+    by piece."""
+    store, wanted, there = LayeredStore(MemoryStore()), list[int](), 0
+    kept = Kept(store)
+
+    def write(many: int) -> None:
+        nonlocal there
+        for at in range(there, there + many):
+            name, key = ("n", at % 16), b"%07d" % at
+            kept.keep(name, [key], (1, 1))
+            store.put(name, key, Entry(1, at + 1, b"v"))
+        there += many
+
+    write(8_000)
+    kept.begin((1, 1))
+    count = count_at((1, 1), kept, store) if cut else count_of(store)
+
+    def page(fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> Page:
+        return kept.page((1, 1), fragment, store.page(fragment, start, limit, down=down))
+
+    counting = Counting(Scan(1, "n", list(range(16)), b"", None, 1, count=True), count, page)
+    while not counting.done:
+        wanted.append(there)
+        assert counting.go_on(100, lambda *_: False) < 200 + cut * WALKED_ROWS
+        assert len(wanted) <= 150, "it runs after the writer"
+        write(1_000)
+    return counting.reply().count, wanted
+
+
+def test_a_count_does_not_run_after_whoever_writes_new_keys() -> None:
+    """Writers of batches of 2,000 let one run into its timeout: what came while it looked keys up it looked up, too."""
+    told, wanted = _beside_a_writer(cut=False)
+    assert wanted[0] <= told <= wanted[10], "it is of when it came to each partition, which is soon"
+
+
+def test_nor_does_one_of_a_snapshot() -> None:
+    assert _beside_a_writer(cut=True)[0] == 8_000
+
+
+@pytest.mark.parametrize("at_once", [1, 40, 1_000])
+def test_a_count_that_is_overtaken_by_checkpoints_has_its_number_from_them(at_once: int) -> None:
+    """However little it can look up: the second checkpoint that is finished has taken down all that it was to count."""
+    store, there = LayeredStore(MemoryStore()), 0
+    states: dict[Fragment, bytes | None] = {("n", 0): b""}
+
+    def write() -> None:
+        nonlocal there
+        for at in range(there, there + 400):
+            store.put(("n", 0), b"%07d" % at, Entry(1, at + 1, b"v"))
+        there += 400
+
+    write()
+    counting = Counting(Scan(1, "n", [0], b"", None, 1, count=True), count_of(store), store.page)
+    wanted: list[int] = []
+    while not counting.done:
+        counting.go_on(at_once, lambda *_: False)
+        wanted.append(there)
+        assert len(wanted) <= 3
+        cleared, rows = store.freeze()
+        write()
+        counting.go_on(at_once, lambda *_: False)
+        store.base.write(CheckpointImage(1, {}, states, {}, cleared, rows))
+        store.thaw()
+        write()
+    assert counting.reply().count in wanted
+
+
 def test_a_count_of_what_nobody_counted_walks_it_in_pieces() -> None:
     store = LayeredStore(MemoryStore())
     for at in range(3_000):
         store.put(("n", 0), b"%07d" % at, Entry(1, at + 1, b"v"))
-    counting = Counting(Scan(1, "n", [0], b"", None, 1, count=True), lambda *_: (None, 0), store.page)
+    counting = Counting(Scan(1, "n", [0], b"", None, 1, count=True), lambda _name: (lambda _: (None, 0), 0), store.page)
     pieces = []
     while not counting.done:
         pieces.append(counting.go_on(100, lambda *_: False))

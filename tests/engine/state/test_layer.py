@@ -145,8 +145,7 @@ def _got(store: LayeredStore) -> list[Entry | None]:
 
 
 def _counted(store: LayeredStore) -> int | None:
-    store.look_below(ACC, 99)
-    return store.count(ACC)
+    return store.count(ACC, 99)[0]
 
 
 def _summed_up(store: LayeredStore) -> int | None:

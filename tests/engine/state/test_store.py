@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.state.layers import Moment
 from engine.state.loaded import Encoded, Loaded
 from engine.state.store import GONE, BaseStore, CheckpointImage, Entry, LayeredStore, Row
 from engine.state.store_lmdb import LmdbStore
@@ -216,6 +217,7 @@ class LayeredModel(RuleBasedStateMachine):
         self.written: Rows = {}
         self.states = Loaded(0, {}, {}, {})
         self.counter = 0
+        self.moments: list[tuple[Moment[Entry], list[int]]] = []  # each with how many rows there were, then and since
 
     def open(self) -> BaseStore:
         """An empty store."""
@@ -285,6 +287,7 @@ class LayeredModel(RuleBasedStateMachine):
         """What was applied since the last checkpoint is the log's to bring back."""
         self.base = self.reopen()
         self.layered = LayeredStore(self.base)
+        self.moments = []
         self.now = {fragment: dict(rows) for fragment, rows in self.written.items()}
         self.frozen = self.image = None
         assert self.base.load() == self.states
@@ -317,6 +320,15 @@ class LayeredModel(RuleBasedStateMachine):
         assert [key for key in passed if key in rows] == sorted(key for key in rows if key >= start)
         assert len(passed) == len(dict.fromkeys(passed)), "each key once"
 
+    def rows_of(self, fragment: Fragment) -> int:
+        """How many rows there are."""
+        return sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
+
+    @invariant()
+    def time_goes_on(self) -> None:
+        for moment, since in self.moments:
+            since.append(self.rows_of(moment.fragment))
+
     @rule(fragment=fragments, below=keys, limit=st.integers(1, 12))
     def scan_down(self, fragment: Fragment, below: bytes, limit: int) -> None:
         wanted = sorted((row for row in self.now.get(fragment, {}).items() if row[0] < below), reverse=True)
@@ -348,21 +360,42 @@ class LayeredModel(RuleBasedStateMachine):
             assert walk.digest == sum(row_digest(*row) for row in self.now.get(fragment, {}).items()) % (1 << 64)
 
     @rule(fragment=fragments, most=st.integers(1, 3))
-    def look_below(self, fragment: Fragment, most: int) -> None:
-        self.layered.look_below(fragment, most)
+    def begin_to_count(self, fragment: Fragment, most: int) -> None:
+        self.layered.count(fragment, most)
+
+    @precondition(lambda self: len(self.moments) < 4)
+    @rule(fragment=fragments)
+    def note_a_moment(self, fragment: Fragment) -> None:
+        self.moments.append((self.layered.moment(fragment), [self.rows_of(fragment)]))
+
+    @rule(most=st.integers(1, 3), at=st.integers(0, 3))
+    def count_as_of_a_moment(self, most: int, at: int) -> None:
+        if at >= len(self.moments):
+            return
+        moment, since = self.moments[at]
+        passed = self.layered.passed(moment)
+        count, work = self.layered.counted(moment, most)
+        if work > most:
+            assert count is None
+            return
+        if count is None:
+            assert moment.fragment not in self.base.load().fragments, "where there is a state, there is a count"
+        else:
+            assert count in (since if passed else since[:1])
+        del self.moments[at]
 
     @rule(fragment=fragments)
     def the_count_is_that_of_the_rows(self, fragment: Fragment) -> None:
         looked = 0
-        while (work := self.layered.look_below(fragment, 2)) > 2:
+        while (found := self.layered.count(fragment, 2))[1] > 2:
             looked += 1
-        count = self.layered.count(fragment)
+        count, work = found
         if count is None:
             assert fragment not in self.base.load().fragments, "where there is a state, there is a count"
         else:
-            assert count == sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
-        assert self.layered.least(fragment) <= sum(entry.value is not None for entry in self.now.get(fragment, {}).values())
-        assert self.layered.look_below(fragment, 2) == 0, f"looked up twice, after {looked} pieces and {work}"
+            assert count == self.rows_of(fragment)
+        assert self.layered.least(fragment) <= self.rows_of(fragment)
+        assert self.layered.count(fragment, 2) == (count, 0), f"looked up twice, after {looked} pieces and {work}"
 
     @precondition(lambda self: self.frozen is None)
     @invariant()

@@ -128,9 +128,9 @@ def contents_digest(replica: Replica, name: Fragment) -> int | None:
 def count_of(replica: Replica, name: Fragment) -> int | None:
     """How many rows a copy says that it has; None if its store knows nothing of that."""
     store = replica.store
-    while store.look_below(name, ROWS_AT_ONCE) > ROWS_AT_ONCE:
+    while (found := store.count(name, ROWS_AT_ONCE))[1] > ROWS_AT_ONCE:
         pass
-    return store.count(name)
+    return found[0]
 
 
 def _whole(machine: Machine, name: Fragment) -> bool:
