@@ -76,9 +76,9 @@ class Results:
         if answer is not None:
             self._answers[tx] = answer
 
-    def answers(self) -> dict[TxId, bytes]:
-        """All that `answer` would tell."""
-        return dict(self._answers)
+    def answers(self) -> Mapping[TxId, bytes]:
+        """All that `answer` would tell, to be looked at as long as nothing is noted."""
+        return self._answers
 
     def set_enough(self, enough: int) -> None:
         """There are `many` when there are more than these."""
@@ -147,7 +147,7 @@ class Results:
         return list(self._outcomes.items())
 
     def outcomes(self) -> Mapping[TxId, int]:
-        """The same, to be looked at as long as nothing is noted."""
+        """The same, to be looked at likewise."""
         self._take_in()
         return self._outcomes
 

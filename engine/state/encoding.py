@@ -7,14 +7,14 @@ work it was. Joined they are what MessagePack makes of the whole image: the form
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from engine.state.node_image import NodeImage
-from rebalance.image import LARGE_BYTES, Row, TakenFragment, TakenPartition
+from rebalance.image import LARGE_BYTES, Pairs, Row, TakenFragment, TakenPartition
 from wal import records as r
 
 PIECE_BYTES = 256 << 10
@@ -77,7 +77,7 @@ def pieces_of_partition(taken: TakenPartition) -> Iterator[Piece]:
         yield from _one_by_one(taken)
     elif not taken.answers:
         yield _at_once(taken)
-    elif max(map(len, taken.answers.values())) <= LARGE_BYTES:
+    elif max(map(len, taken.answers.values)) <= LARGE_BYTES:
         yield _at_once(taken, kept=len(taken.results) + len(taken.answers))
     else:
         yield from _one_by_one(taken)
@@ -90,7 +90,7 @@ def pieces_of_node(image: NodeImage) -> Iterator[Piece]:
 
 def _at_once(fields: Collection[Any], work: int = 1, kept: int = 0) -> Piece:
     """Few and small ones."""
-    data = _encode([[*value.items()] if isinstance(value, dict) else value for value in fields])
+    data = _encode([[*value] if isinstance(value, Pairs) else value for value in fields])
     return Piece(data, work + kept // OF_WORK + len(data) // BYTES_OF_WORK, kept)
 
 
@@ -160,27 +160,20 @@ class _Pieces:
             self._data += b"\xdd" + count.to_bytes(4, "big")
 
     def put(self, value: object) -> Iterator[Piece]:
-        """A field; of what there may be many one after the other. A mapping stands for a list of its pairs."""
-        if isinstance(value, list):
-            self.begin(len(value))
-        elif isinstance(value, int | bytes | tuple):
+        """A field; of what there may be many one after the other."""
+        if not isinstance(value, list | Pairs):
             _encode_into(value, self._data, -1)
             return
-        elif isinstance(value, Mapping):
-            self.begin(len(value))
-            if isinstance(next(iter(value.values()), None), int):
-                yield from self._numbers(value)
-                return
-            value = value.items()
-        else:
-            _encode_into(value, self._data, -1)
+        self.begin(len(value))
+        if isinstance(value, Pairs) and isinstance(next(iter(value.values), None), int):
+            yield from self._numbers(value)
             return
         for entry in value:
             yield from self.add(entry)
 
-    def _numbers(self, pairs: Mapping[bytes, int]) -> Iterator[Piece]:
+    def _numbers(self, pairs: Pairs) -> Iterator[Piece]:
         """The entries of a list that has begun: a key and a number each."""
-        left = iter(pairs.items())
+        left = iter(pairs)
         while some := list(islice(left, AT_ONCE)):
             self._some(some)
             self._kept += len(some)

@@ -26,8 +26,19 @@ from engine.state.replica import Replica
 from engine.state.store import CheckpointImage, LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.fragment import FragmentState
-from rebalance.image import LARGE_BYTES, FragmentImage, PartitionImage, TakenFragment, TakenPartition, take_down
+from rebalance.image import (
+    LARGE_BYTES,
+    FragmentImage,
+    PartitionImage,
+    TakenFragment,
+    TakenPartition,
+    pairs_of,
+    take_down,
+    take_down_partition,
+)
 from rebalance.ports import LITTLE
+from rebalance.results import Results
+from tests.support.weight import weight
 from wal import records as r
 from wal.ids import NO_BALLOT, NO_VERSION, tx_of
 
@@ -48,7 +59,7 @@ def writes(count: int) -> list[r.Write]:
 
 def taken(tail: int = 0, suspects: int = 0, tombstones: int = 0, *, size: int = 1) -> TakenFragment:
     """A fragment that has so much of everything."""
-    deleted = {b"k%d" % at: at for at in range(tombstones)}
+    deleted = pairs_of({b"k%d" % at: at for at in range(tombstones)})
     doubted = [b"k%d" % at for at in range(suspects)]
     some = [msgspec.structs.replace(write, values=[bytes(size)]) for write in writes(tail)]
     return TakenFragment(b"counter", ((1, 1),), 7, 8, some, ((7, 8),), False, 3, doubted, deleted)
@@ -68,7 +79,7 @@ def joined(pieces: Iterable[Piece]) -> bytes:
 @pytest.mark.parametrize("what", ["tail", "suspects", "tombstones"])
 def test_a_fragment_in_pieces_is_its_image(what: str, count: int) -> None:
     found = taken(**{what: count})
-    image = FragmentImage(*found[:-1], list(found.tombstones.items()), [])  # type: ignore[arg-type]  # as they lie
+    image = FragmentImage(*found[:-1], [*found.tombstones], [])  # type: ignore[arg-type]  # as they lie
     assert joined(pieces_of_fragment(found, no_row)) == msgspec.msgpack.encode(image)
 
 
@@ -80,7 +91,7 @@ def test_a_partition_in_pieces_is_its_image(what: str, count: int) -> None:
     results = dict.fromkeys(txs, 1) if what == "results" else {}
     answers = dict.fromkeys(txs, b"an answer") if what == "answers" else {}
     image = PartitionImage(1, prepared, list(results.items()), b"floor", list(answers.items()))
-    found = TakenPartition(1, prepared, results, b"floor", answers)
+    found = TakenPartition(1, prepared, pairs_of(results), b"floor", pairs_of(answers))
     assert joined(pieces_of_partition(found)) == msgspec.msgpack.encode(image)
 
 
@@ -92,6 +103,7 @@ def test_the_nodes_own_part_in_pieces_is_its_image(count: int) -> None:
     assert joined(pieces_of_node(image)) == msgspec.msgpack.encode(image)
 
 
+NONE = pairs_of({})
 MANY = (MANY_PARTS // 2, MANY_PARTS // 2 + 1, MANY_PARTS // 2 + AT_ONCE, 65_535, 65_536, 100_000)
 """Keys of one record, around those with which it is encoded in pieces itself, and as many as a client may write."""
 
@@ -118,7 +130,7 @@ def test_what_is_prepared_of_very_many_keys_is_in_pieces_itself(count: int) -> N
         r.Prepare(b"u" * 16, 0, 1, writes(1), locks, [0], 0),
     ]
     image = PartitionImage(1, prepared, [], b"floor", [])
-    assert joined(pieces_of_partition(TakenPartition(1, prepared, {}, b"floor", {}))) == msgspec.msgpack.encode(image)
+    assert joined(pieces_of_partition(TakenPartition(1, prepared, NONE, b"floor", NONE))) == msgspec.msgpack.encode(image)
 
 
 @pytest.mark.parametrize("count", MANY)
@@ -237,7 +249,7 @@ def test_a_state_is_encoded_as_it_was_whatever_happens_between_its_pieces(happen
     def all_of(replica: Replica) -> Any:
         fragments = {name: take_down(fragment) for name, fragment in replica.fragments.items()}
         return fragments, {
-            number: (p.epoch, p.prepared, p.results.items(), p.results.answers())
+            number: (p.epoch, p.prepared, p.results.items(), [*p.results.answers().items()])
             for number, p in replica.partitions.items()
         }
 
@@ -249,3 +261,15 @@ def test_a_state_is_encoded_as_it_was_whatever_happens_between_its_pieces(happen
                 replica.apply(record)
 
         assert all_of(come_back(*image(meanwhile))) == wanted, f"it happens after piece {when}"
+
+
+def test_what_is_taken_down_of_very_many_is_what_they_are_and_nothing_by_which_they_are_found() -> None:
+    """A turn takes down whatever there is: of 600,000 answers, or 1,000,000 deletes, a copy of a dict took 40 ms."""
+    many = 100_000
+    fragment = replica_with([]).ensure_fragment(NAME)
+    fragment.bury_all({b"k%d" % at: at for at in range(many)})
+    results = Results([(b"k%d" % at, 1) for at in range(many)], b"", [(b"k%d" % at, b"") for at in range(many)])
+    partition = take_down_partition(1, [], results)
+    for of in (take_down(fragment).tombstones, partition.results, partition.answers):
+        assert len(of) == many
+        assert weight([of], but=(bytes, int)) <= 2 * 8 * many + 1_000
