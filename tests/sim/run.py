@@ -230,7 +230,7 @@ def _run_seed(
     if draws.of("pieces").random() < PIECES_SHARE:
         staged = LITTLE_STAGED
     settings = msgspec.structs.replace(settings, mutations_bytes=remembers, staged_bytes_max=staged)
-    shape = draw_shape(draws.of("shape"), knobs.shape) if shape is None else shape
+    shape = draw_shape(draws, knobs.shape) if shape is None else shape
     if shape.widest:
         settings = msgspec.structs.replace(settings, **PATIENT)
     if shape.nodes or knobs.nodes is not None:

@@ -2,14 +2,15 @@
 right only where there is little of it.
 
 A seed of a wide or deep shape has fewer operations in a shorter storm, so that it stays within seconds. The widest has as
-many partitions as there can be, in one group, on three nodes, and two seconds of storm.
+many partitions as there can be, in one group, on three nodes, and two seconds of storm: half a minute of processor and
+more, so that it is one seed of a hundred.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
+from tests.sim.draws import Draws
 from wal.ids import PARTITIONS_MAX
 
 
@@ -44,12 +45,15 @@ class Shape:
 
 SMALL = Shape()
 SHAPES = ("small", "wide", "many", "deep", "widest")
-"""The last is one that no seed draws by itself: a person asks for it (`--shape widest`)."""
+WIDEST_SHARE = 0.01
 
 
-def draw_shape(draw: Random, name: str = "") -> Shape:
+def draw_shape(draws: Draws, name: str = "") -> Shape:
     """The shape of a seed; or what the seed makes of the one of this name."""
+    draw = draws.of("shape")
     kind = draw.random()
+    if not name and draws.of("the widest").random() < WIDEST_SHARE:
+        name = "widest"
     if not name:
         name = "small" if kind < 0.80 else "wide" if kind < 0.86 else "many" if kind < 0.92 else "deep"
     match name:

@@ -16,17 +16,19 @@ from wal.ids import KEY_BYTES_MAX, PARTITIONS_MAX
 
 
 def test_most_seeds_are_small_and_every_shape_is_drawn() -> None:
-    drawn = [draw_shape(Draws(seed).of("shape")) for seed in range(300)]
+    drawn = [draw_shape(Draws(seed)) for seed in range(300)]
     assert 200 < sum(shape == SMALL for shape in drawn) < 280
-    assert {shape.name for shape in drawn} == {"small", "wide", "many", "deep"}
+    assert {shape.name for shape in drawn} == set(SHAPES)
 
 
-def test_a_shape_that_is_asked_for_is_had_and_the_widest_only_then() -> None:
+def test_a_shape_that_is_asked_for_is_had() -> None:
     for seed, name in enumerate(SHAPES):
-        assert draw_shape(Draws(seed).of("shape"), name).name == name
-    widest = [draw_shape(Draws(seed).of("shape")).widest for seed in range(300)]
-    assert not any(widest)
-    assert draw_shape(Draws(1).of("shape"), "widest").partitions == PARTITIONS_MAX
+        assert draw_shape(Draws(seed), name).name == name
+    assert draw_shape(Draws(1), "widest").partitions == PARTITIONS_MAX
+
+
+def test_the_widest_is_one_seed_of_a_hundred() -> None:
+    assert 20 < sum(draw_shape(Draws(seed)).widest for seed in range(3_000)) < 40
 
 
 def test_a_deep_seed_has_fragments_of_thousands_of_rows() -> None:
