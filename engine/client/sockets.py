@@ -8,7 +8,8 @@ from typing import cast
 from engine import errors
 from engine.client.session import Session
 from engine.errors import ProtocolError
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
+from engine.protocol.redial import REDIAL_SECONDS
 from engine.protocol.requests import Request
 from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.wire import (

@@ -15,7 +15,8 @@ from engine.errors import ProtocolError
 from engine.host.sockets import address_of, give_up_soon, keep_alive
 from engine.messages import Credit, Message, PrepareParts, Replicate, Replicated, Supply, Tail
 from engine.messages.cluster import ToExchange, ToMembership, ToSteps
-from engine.protocol.addresses import HELLO_SECONDS, REDIAL_SECONDS, Address, split_address
+from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
+from engine.protocol.redial import Redial
 from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.roles import BEAT, BULK, PEER, Role
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
@@ -96,6 +97,9 @@ class Owner(Protocol):
     def links_to(self, address: Address) -> Iterator[Link]:
         """All to one address."""
 
+    def listening_at(self, address: Address) -> Iterator[Hello]:
+        """Who speaks to this node, and says that it listens there."""
+
 
 class Outgoing(asyncio.Protocol):
     """A connection that we made to a peer, to speak to it."""
@@ -144,7 +148,7 @@ class Link:
         self.role = role
         self.peer: Hello | None = None  # who answered last
         self.connection: Outgoing | None = None
-        self._attempts = 0
+        self._redial = Redial()
         self._complained = set[str]()  # the reasons of which the operator was told since it was connected
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -156,38 +160,48 @@ class Link:
     def dial(self) -> None:
         """Try to connect, unless that is so, or being tried."""
         if not self.closed and self._task is None and self.connection is None:
+            self._redial.begin(self.owner.loop.time())
             self._task = self.owner.loop.create_task(self._dial())
 
     async def _dial(self) -> None:
         """Connect and be greeted; who takes the connection and says nothing is hung up on, and dialed again."""
         host, port = split_address(self.address)
         connection: Outgoing | None = None
+        mine = asyncio.current_task()
         try:
-            hosts = await self.owner.resolver.of(host, self._attempts)
+            hosts = await self.owner.resolver.of(host, self._redial.attempts)
             async with asyncio.timeout(HELLO_SECONDS):
                 connection = await connected(self.owner.loop, lambda: Outgoing(self), hosts, port)
                 await connection.met
         except (OSError, TimeoutError, HostUnknown) as error:
             self.refused(f"cannot connect: {str(error) or f'no answer within {HELLO_SECONDS:g} s'}")
             if connection is None:
-                self._redial()
+                self._dial_later()
         finally:
-            self._task = None
+            if self._task is mine:  # else it was given up for another one
+                self._task = None
             if connection is not None and not connection.ready and connection.socket is not None:
                 connection.socket.abort()
 
-    def _redial(self) -> None:
+    def _dial_later(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self.closed:
-            pause = REDIAL_SECONDS[min(self._attempts, len(REDIAL_SECONDS) - 1)]
-            self._attempts += 1
-            self._timer = self.owner.loop.call_later(pause, self.dial)
+            self._timer = self.owner.loop.call_later(self._redial.pause(), self.dial)
 
-    def hurry(self) -> None:
-        """Whoever listens there speaks to this node: a pause before the next attempt is for nothing."""
-        if self._timer is not None and self._task is None and self.connection is None:
-            self._timer.cancel()
+    def heard(self, hello: Hello) -> None:
+        """Whoever listens there speaks to this node: to wait before the next attempt is for nothing, and so is what was
+        begun before it could be heard there: an attempt, or a connection to another life of it, or to somebody who listens
+        elsewhere."""
+        if self.connection is not None:
+            if self.is_over(hello) or (self.peer is not None and self._is_stray(self.peer, hello)):
+                self.abort()
+        else:
+            if self._task is not None and self._redial.is_vain(self.owner.loop.time()):
+                self._task.cancel()
+                self._task = None
+            if self._timer is not None:
+                self._timer.cancel()
             self.dial()
 
     def greeted(self, connection: Outgoing, hello: Hello) -> None:
@@ -200,13 +214,21 @@ class Link:
             connection.socket.close()
             return
         if hello.node == self.owner.identity.node:
-            self.close()  # a seed that is this node itself
+            self.refused("this node itself answers there")  # a seed that is; or a name that leads elsewhere by and by
+            connection.socket.close()
             return
         if taken := self.owner.taken(hello):
             self.refused(taken)  # what listens here another time may be the one that the map lists
             connection.socket.close()
             return
-        self._attempts = 0
+        for wanted in self.owner.listening_at(self.address):
+            if self._is_stray(hello, wanted):
+                self.refused(f"{hello.node} answers, where {wanted.node} listens")
+                connection.socket.close()
+                return
+        if self.connection is not None:
+            return  # an attempt that had been given up was answered, too
+        self._redial.met()
         self._complained.clear()
         self.peer, self.connection = hello, connection
         self.place = address_of(connection.socket)
@@ -234,13 +256,17 @@ class Link:
             if self.peer is not None:
                 self.owner.lost(self.peer.node, self.role)
         if self.connection is None:
-            self._redial()
+            self._dial_later()
 
     def is_over(self, hello: Hello) -> bool:
         """Whether it is connected to a life that is over, as another one of that node greets so. Another node that does
         says nothing of it: a name may stand for several machines."""
         peer = self.peer
         return self.connection is not None and peer is not None and peer.node == hello.node and _life(peer) != _life(hello)
+
+    def _is_stray(self, found: Hello, wanted: Hello) -> bool:
+        """Whether a name leads to one node, and is another's: it did lead there before, or will."""
+        return found.node != wanted.node and wanted.address == self.address != found.address
 
     def leads_to(self, node: NodeId) -> bool:
         """Whether it was this one who answered last: at the same address another node may, another time."""

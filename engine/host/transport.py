@@ -94,13 +94,20 @@ class _Incoming(asyncio.Protocol):
             self._refuse(problem or taken, name_taken=bool(taken))
             return
         self.socket.write(frame(owner.hello("node")))
-        if hello.role in PEERS:
+        me = owner.identity
+        if hello.role in PEERS and (hello.node, hello.allocation, hello.incarnation) == (
+            me.node,
+            me.allocation,
+            me.incarnation,
+        ):
+            self.socket.close()  # it has dialed itself, and hears so
+        elif hello.role in PEERS:
             self.reader.limit = PEER_FRAME_BYTES_MAX
             self.peer = hello
             if hello.role == PEER:
                 owner.inbox(seen_of(hello, PEER), 0)
                 for link in owner.links_to(hello.address):
-                    link.hurry()
+                    link.heard(hello)
         else:
             self.reader.limit = FRAME_BYTES_MAX
             self.session = owner.new_session(self)
@@ -229,6 +236,10 @@ class Transport:
         if address in self.links:
             yield self.links[address]
             yield from (self.beside[role, address] for role in BESIDE)
+
+    def listening_at(self, address: Address) -> Iterator[Hello]:
+        """Who speaks to this node, and says that it listens there."""
+        return (c.peer for c in self.incoming if c.peer is not None and c.peer.address == address)
 
     def lost(self, node: NodeId, role: Role) -> None:
         """A connection to a peer broke; if it is connected by another address, or another life of it, that is spoken to."""

@@ -10,8 +10,6 @@ Address = str
 
 HELLO_SECONDS = 5.0
 """Whoever has not greeted by then is hung up on."""
-REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses between attempts; the last for ever."""
 
 
 _HOST = re.compile(r"\w[\w.-]*")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.host.links import LARGE_BYTES, way_of
 from engine.messages import Message, PrepareParts
-from engine.protocol.addresses import REDIAL_SECONDS
+from engine.protocol.redial import REDIAL_SECONDS
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received

@@ -3,11 +3,15 @@
 What asyncio's transports promise holds here: what is written arrives in order and whole up to where it breaks off; `close`
 sends first what was written; `abort` does not; the end of a connection is told once. All else is drawn: how much comes at
 once, and when; whether a connection breaks on the way, on both sides or on one; who reads nothing for how long.
+
+Whoever dials from a place of his own (`At`) may be cut off from others: then what asks to connect is lost, and asked again
+when kernels do; what is written stands still until the way is whole and a kernel tries again, or has tried for too long.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import count
@@ -19,6 +23,10 @@ from tests.sim.loop import Loop
 SECOND = 1_000_000_000
 MS = SECOND // 1_000
 KEPT_ALIVE_NS = 60 * SECOND
+ASKS_AGAIN_SECONDS = (1, 2, 4, 8, 16, 32)
+"""Between two times at which a kernel asks to connect."""
+SAYS_AGAIN_NS = 200 * MS
+"""Until a kernel says again what was not acknowledged; then twice as long, and so on."""
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
@@ -56,8 +64,16 @@ class Streams(Loop):
         self.draw = draw
         self.ends: list[End] = []  # that are open
         self.calm = False  # what is written comes soon, in pieces of any size, and nothing breaks
+        self.cuts: dict[tuple[str, str], None] = {}  # nothing passes from one place to another
+        self.off: dict[str, None] = {}  # machines without power
+        self.names: dict[str, str] = {}  # where host names lead, of those that are no places themselves
         self._listening: dict[tuple[str, int], Factory] = {}
         self._ports = count(1_000)
+
+    def passes(self, here: str, there: str) -> bool:
+        """Whether anything gets from one place to another, and back; nobody can be cut off who has no place."""
+        whole = (here, there) not in self.cuts and (there, here) not in self.cuts
+        return whole and here not in self.off and there not in self.off
 
     def run_for(self, ns: int) -> None:
         """Let everything go on for so long."""
@@ -77,7 +93,7 @@ class Streams(Loop):
 
     async def getaddrinfo(self, host: str, port: int, **_: Any) -> list[Any]:  # type: ignore[override]
         """A name stands for one address."""
-        return [(0, 0, 0, "", (host, port))]
+        return [(0, 0, 0, "", (self.names.get(host, host), port))]
 
     async def create_connection(  # type: ignore[override]
         self, factory: Factory, host: str, port: int
@@ -86,10 +102,14 @@ class Streams(Loop):
         if not self.calm and self.draw.random() < 0.1:
             await asyncio.sleep(3_600)  # what asks to connect gets lost
         await asyncio.sleep(self.draw.choice((0, 1, 20)) / 1_000)
+        return await self.meet("", factory, host, port)
+
+    async def meet(self, here: str, factory: Factory, host: str, port: int) -> tuple[End, asyncio.BaseProtocol]:
+        """What asks to connect has come there."""
         listening = self._listening.get((host, port))
         if listening is None:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
-        mine, theirs = End(self, factory()), End(self, listening())
+        mine, theirs = End(self, factory(), here), End(self, listening(), host)
         mine.other, theirs.other = theirs, mine
         for end in (mine, theirs):
             self.call_soon(end.begin)
@@ -99,6 +119,27 @@ class Streams(Loop):
             mine.close()
             raise
         return mine, mine.protocol
+
+
+class At:
+    """The loop, as somebody has it who is at a place."""
+
+    def __init__(self, loop: Streams, place: str) -> None:
+        self._loop = loop
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(self, factory: Factory, host: str, port: int) -> tuple[End, asyncio.BaseProtocol]:
+        """Connect: as often as nothing comes back it is asked again, later each time."""
+        loop = self._loop
+        for again in ASKS_AGAIN_SECONDS:
+            await asyncio.sleep(loop.draw.choice((0, 1, 20)) / 1_000)
+            if loop.passes(self._place, host):
+                return await loop.meet(self._place, factory, host, port)
+            await asyncio.sleep(again)
+        raise TimeoutError(f"{host} does not answer")
 
 
 class Listener:
@@ -127,16 +168,19 @@ class End(asyncio.Transport):
 
     other: End
 
-    def __init__(self, loop: Streams, protocol: Any) -> None:
+    def __init__(self, loop: Streams, protocol: Any, place: str) -> None:
         super().__init__()
         self.loop = loop
         self.protocol = protocol
+        self.place = place
         self.deaf_until = 0  # whoever is here reads nothing before
         self.breaks_after: int | None = None  # so many bytes, of those that are written from here on
         self._out = bytearray()  # written, and not there yet
         self._begun = self._closing = self._over = self._moving = self._told = False
         self._broken = False  # and its protocol will be told of it
         self.kept_alive = False
+        self._unheard_ns = 0  # what stands still for longer was said in vain
+        self._stands: int | None = None  # since when
         self.most = 0  # that ever waited
 
     def begin(self) -> None:
@@ -149,13 +193,15 @@ class End(asyncio.Transport):
 
     # What a protocol asks of its transport.
 
-    def setsockopt(self, *_: object) -> None:
+    def setsockopt(self, _: int, option: int, value: int) -> None:
         """Its kernel finds out by itself whether the other side is there."""
         self.kept_alive = True
+        if option == getattr(socket, "TCP_USER_TIMEOUT", None):  # not on every system
+            self._unheard_ns = value * MS
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Its socket, or where the other side is."""
-        return {"socket": self, "peername": ("host", 1)}.get(name, default)
+        return {"socket": self, "peername": (self.other.place or "host", 1)}.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nobody here is told to pause."""
@@ -190,7 +236,8 @@ class End(asyncio.Transport):
         """End it now."""
         self._out.clear()
         self._end(None)
-        self.loop.clock.after(self._delay(), self.other._end, ConnectionResetError("reset"))
+        if self.loop.passes(self.place, self.other.place):
+            self.loop.clock.after(self._delay(), self.other._end, ConnectionResetError("reset"))
 
     # What becomes of it.
 
@@ -222,6 +269,10 @@ class End(asyncio.Transport):
         other, draw = self.other, self.loop.draw
         if self._broken:
             return
+        if not self.loop.passes(self.place, other.place) and not self._over:
+            self._stand_still()
+            return
+        self._stands = None
         if other._over and not self._over:
             self._end(ConnectionResetError("nobody is there"))
             return
@@ -243,6 +294,24 @@ class End(asyncio.Transport):
         if self.breaks_after == 0:
             self.cut()
         self._move()
+
+    def _stand_still(self) -> None:
+        """What is written waits until its kernel says it again, or gives up."""
+        now, most = self.loop.clock.now, self._unheard_ns or KEPT_ALIVE_NS
+        if self._stands is None:
+            self._stands = now
+        lasted = now - self._stands
+        if lasted >= most:
+            self._end(TimeoutError("nothing is acknowledged"))
+            return
+        self._moving = True
+        self.loop.clock.after(min(max(SAYS_AGAIN_NS, lasted), most - lasted), self._arrive)
+
+    def lose(self) -> None:
+        """Its machine has no power any more: nobody is told."""
+        self._out.clear()
+        self._over = self._closing = self._told = True
+        self.loop.ends.remove(self)
 
     def _end(self, why: Exception | None) -> None:
         self._over = self._closing = True

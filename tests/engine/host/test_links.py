@@ -10,6 +10,7 @@ import pytest
 
 from engine.host import links as links_module
 from engine.messages import Credit, Heartbeat, Message, Replicate, Replicated, Supply
+from engine.protocol import redial as redial_module
 from engine.protocol.roles import BEAT, BESIDE, BULK, PEER, PEERS
 from engine.protocol.wire import MAGIC, PROTOCOL, Hello, frame
 from engine.turn.events import Event, PeerLost, PeerSeen, Received
@@ -45,7 +46,7 @@ def test_a_peer_that_does_not_greet_is_dialed_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_peer_that_speaks_is_dialed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "REDIAL_SECONDS", (3_600.0,))
+    monkeypatch.setattr(redial_module, "REDIAL_SECONDS", (3_600.0,))
 
     async def story() -> None:
         events, told = list[Event](), list[str]()
@@ -81,12 +82,18 @@ def test_nothing_is_left_of_a_connection_that_was_not_greeted_yet() -> None:
     asyncio.run(story())
 
 
-def test_a_node_that_dials_itself_hangs_up() -> None:
+def test_a_node_that_dials_itself_hangs_up_and_tries_again() -> None:
+    """It is a seed by another name, or a name that leads here today and to a peer tomorrow."""
+
     async def story() -> None:
-        transport = transport_of("n1", [])
+        events, told = list[Event](), list[str]()
+        transport = transport_of("n1", events)
+        transport.note = told.append
         address = await transport.listen("127.0.0.1:0")
         transport.connect(address)
-        await until(lambda: transport.links[address].closed and not transport.incoming)
+        await until(lambda: transport.links[address]._redial.attempts > 1 and not transport.incoming)
+        assert told == [f"{address}: this node itself answers there"], "once, and not each time"
+        assert not events
         await transport.close()
 
     asyncio.run(story())

@@ -379,15 +379,15 @@ def _dials_whoever_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
         used = link.connection
         lost(link, connection)
         if used is not None and used is not connection:
-            link._redial()
+            link._dial_later()
 
     def redial(link: Link) -> None:
-        link._attempts += 1
+        link._redial.pause()
         link.owner.loop.call_later(1, link.dial)
 
     monkeypatch.setattr(Link, "dial", dialed)
     monkeypatch.setattr(Link, "lost", lose)
-    monkeypatch.setattr(Link, "_redial", redial)
+    monkeypatch.setattr(Link, "_dial_later", redial)
 
 
 def _keeps_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

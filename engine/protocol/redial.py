@@ -1,0 +1,43 @@
+"""When whoever is wanted and is not there is dialed again: the rule of a node's links, and of the simulator's.
+
+    dialing --> met --> lost --+
+       |                       v
+       +--- no answer --->  a pause, longer each time  --> dialing
+
+Whoever is dialed may come to speak to us meanwhile. Then a pause is for nothing, and so is an attempt that has heard
+nothing for a while: the machine was off, or the way was cut, when it asked to connect, and a kernel asks again after one
+second, after two more, and after four.
+"""
+
+from __future__ import annotations
+
+REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses between attempts; the last for ever."""
+VAIN_SECONDS = 0.5
+"""An attempt that was not answered for so long was not heard."""
+
+
+class Redial:
+    """What is known of the attempts to reach somebody; who uses it has the clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.attempts = 0  # that failed since somebody answered
+        self._begun = 0.0  # when the last one did
+
+    def begin(self, now: float) -> None:
+        """An attempt is made."""
+        self._begun = now
+
+    def met(self) -> None:
+        """Somebody answered."""
+        self.attempts = 0
+
+    def pause(self) -> float:
+        """Nobody did, or who did is gone: for so long it is waited until the next attempt."""
+        pause = REDIAL_SECONDS[min(self.attempts, len(REDIAL_SECONDS) - 1)]
+        self.attempts += 1
+        return pause
+
+    def is_vain(self, now: float) -> bool:
+        """Whether the attempt that is under way is worse than another one, now that whoever is dialed speaks."""
+        return now >= self._begun + VAIN_SECONDS
