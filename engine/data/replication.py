@@ -19,20 +19,24 @@ from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
 from engine.data.batches import Again, Batch, forget_sent, lags_ms_in, late_in, pieces_again, regroup, stalled_in
-from engine.data.concerns import LARGE_WORK, about_one, claims_of, may_come_before, work_of
+from engine.data.concerns import LARGE_WORK, work_of
 from engine.data.early import THE_MAP, Early
-from engine.data.sizes import answers_of, batches_of_one_turn, size_of
+from engine.data.sizes import BATCH_WORK, answers_of, batches_of_one_turn, size_of
+from engine.data.taking import Taking
 from engine.messages import AskMap, Replicate, Replicated
 from engine.messages.data import ToReplication
 from engine.state.ahead import Ahead, AllAhead, large_in, updates_of, work_out
 from engine.turn.core import Core
-from rebalance.partition import LocalPartition, Receivers, Role
+from rebalance.partition import NOBODY, LocalPartition, Receivers
 from rebalance.ports import MS, WORK_MAX, Shipped, may_act
 from rebalance.rule import NewMap, Rule
 from wal import records as r
 from wal.counters import CounterError
 from wal.ids import NO_VERSION, Era, NodeId
 from wal.probe import probe
+
+COUNTED_AT_ONCE = BATCH_WORK // 2
+"""Operations that come to count in one piece, where a map has very many count: each is as much work as two, or more."""
 
 
 class Replication(Rule):
@@ -55,7 +59,7 @@ class Replication(Rule):
         self.core = core
         self.claims = claims
         self._demanded = demanded  # whether the first supply of a partition is on its way to this node
-        self._passes_over = passes_over  # a copy that follows takes nothing now: its supply will bring it
+        self._taking = Taking(core, demanded, passes_over)
         self._compare = compare  # a primary asks what a copy of this node contains, here and now
         self._large_in = partial(large_in, partition=core.replica.partition)
         self._hear = hear  # something of an era was heard of
@@ -301,11 +305,26 @@ class Replication(Rule):
                 core.replica.apply(record)
             operation.abandoned()
         core.replica.ahead = {}
-        core.work += len(regrouped.everywhere)
-        for operation in regrouped.everywhere:
-            operation.counted()
+        if regrouped.everywhere:
+            self._count_in_pieces(regrouped.everywhere)
         for piece in pieces_again(regrouped, self._large_in, core.work):
             self._dispatch(*piece)
+
+    def _count_in_pieces(self, operations: list[Shipped]) -> None:
+        """All of these count with the map, as nobody is left who lacks them. What is not yet counted when another map comes
+        is regrouped by that one."""
+        batches: list[Batch] = []
+        for at in range(0, len(operations), COUNTED_AT_ONCE):
+            self._sequence += 1
+            batches.append(Batch(self._sequence, operations[at : at + COUNTED_AT_ONCE], NOBODY[2], {}))
+        self._batches |= {batch.sequence: batch for batch in batches}
+        self.core.in_pieces(self._count_all(batches))
+
+    def _count_all(self, batches: list[Batch]) -> Iterator[int]:
+        for batch in batches:
+            yield 0  # to count them is work that is noted there
+            if self._batches.pop(batch.sequence, None) is not None:
+                self._count(batch)
 
     # Copies.
 
@@ -349,7 +368,7 @@ class Replication(Rule):
         if self._coming and (sender, message.sequence) in self._coming:
             probe("replicate.said_again_while_it_is_worked_out")
             return
-        taken = self._taken(sender, message.records)
+        taken = self._taking.of(sender, message.records)
         if not isinstance(taken, list):
             self._early.keep(sender, message, taken)
             return
@@ -367,64 +386,6 @@ class Replication(Rule):
         if len(taken) == len(message.records):
             known[message.sequence] = None
         self._acks.setdefault(sender, []).append((message.sequence, work))
-
-    def _taken(self, sender: NodeId, records: list[r.Record]) -> list[r.Record] | int | None:
-        """The records of a batch that this node takes; a partition whose supply comes first; or None to have it sent again.
-
-        A copy that is in sync takes all or nothing. A MOVING copy passes over what concerns partitions whose epoch it
-        has not adopted, or which wait to be demanded: their supply will bring it. While the first batch of that
-        supply is on its way it takes nothing.
-        A copy that a light step let go passes over what its primary, who has not heard of that, still says to it: by the
-        map that is decided nobody relies on it.
-        """
-        core = self.core
-        taken: list[r.Record] = []
-        started: dict[int, int] = {}
-        places, held, backup, take = core.local, core.replica.partitions, Role.BACKUP, taken.append
-        for record in records:
-            about = about_one(record)
-            if about is not None and (number := about.partition) < len(places):
-                place, had = places[number], held.get(number)
-                steady = place.role is backup and had is not None and about.epoch == had.epoch == place.epoch
-                if steady and place.placement.owners[0] == sender:  # where it is a backup there is a primary
-                    take(record)  # how it nearly always is
-                    continue
-            if not (claims := claims_of(record)):
-                core.note(f"{sender} replicated a record that only a node itself may log: {r.kind_of(record)}")
-                return None
-            passed, gone = False, 0
-            for partition, epoch in claims:
-                local = core.local[partition] if partition < len(core.local) else None
-                if local is None or local.mine or local.role is Role.LOST or local.placement.primary != sender:
-                    probe("replicate.refused_not_primary")
-                    return None
-                if local.role is Role.NONE:
-                    probe("replicate.copy_was_let_go")
-                    gone += 1
-                    continue
-                if (known := started.get(partition)) is None:
-                    known = core.replica.partition(partition).epoch
-                if local.role is Role.BACKUP and epoch == known == local.epoch:
-                    continue
-                if local.follows:
-                    if self._demanded(partition):
-                        return partition  # it may begin with a clearing, which would wipe what comes now
-                    if known != local.epoch or self._passes_over(partition):
-                        passed = True  # what came while it waits would lie in memory, behind a gap, for as long as that
-                    elif epoch != known and not isinstance(record, r.History):
-                        passed = True  # an epoch that began before this copy adopted it
-                elif isinstance(record, r.EpochStart):
-                    if epoch > local.epoch:
-                        return None
-                    started[partition] = max(epoch, known)
-                elif epoch != known and not may_come_before(record, epoch, local.epoch):
-                    probe("replicate.refused_epoch")
-                    return None
-            if 0 < gone < len(claims):
-                return None  # some of it is for copies that are here, and none may be passed over for the others' sake
-            if not passed and not gone:
-                taken.append(record)
-        return taken
 
     def tick(self) -> None:
         """Send again what was not answered, and send what a map left to be; of that some in any turn."""

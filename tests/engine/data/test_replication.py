@@ -291,6 +291,34 @@ def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_
     assert calls <= 3 * len(operations), f"{calls} calls"
 
 
+def test_another_map_comes_while_very_many_count_with_the_one_before() -> None:
+    """What has counted by then is over; the rest goes to the copies of the next map once more, and counts with them."""
+    primary, operations = Primary(), [Noted(start) for start in range(5_000)]
+    primary.local.needed, primary.local.moving, primary.local.receivers = ("n2", "n3"), (), (("n2", "n3"), ())
+    primary.ship(*operations)
+    for _, batch in primary.sent():
+        primary.answer("n2", batch)
+    primary.local.needed, primary.local.receivers = ("n2",), (("n2",), ())
+    primary.replication.switch(NewMap([], [], []))
+    counted = [operation for operation in operations if operation.counts]
+    assert len(counted) == WORK_MAX
+    assert primary.replication.open_records() == [o.records[0] for o in operations if not o.counts]
+    primary.replication.switch(NewMap([], [], []))
+    primary.core.begin_turn()
+    primary.core.go_on()
+    assert [operation for operation in operations if operation.counts] == counted, "they belong to another map by now"
+    again = 0
+    primary.replication.tick()
+    while batches := primary.sent():
+        for _, batch in batches:
+            again += len(batch.records)
+            primary.answer("n2", batch)
+        primary.core.begin_turn()
+        primary.replication.tick()
+    assert again == len(operations) - len(counted)
+    assert all(operation.counts for operation in operations)
+
+
 def test_what_a_copy_that_stays_has_not_answered_is_said_again_when_another_is_lost() -> None:
     primary, (first, second) = Primary(), (Noted(0), Noted(1))
     primary.local.receivers = (("n2", "n3"), ())
