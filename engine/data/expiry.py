@@ -27,7 +27,7 @@ from engine.data.locks import LockTable
 from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Values
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.events import SessionId
+from engine.turn.events import Asked, SessionId
 from rebalance.deadlines import key_of, row_of, said, saying
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
@@ -293,7 +293,7 @@ class Expiry(Rule):
             whoever |= dict.fromkeys(some)
         self.waiting, self._behind = {}, []
         self._under_way = {number: [] for number in self._under_way}
-        self.desk.ask_again([one.asked for one in whoever if one.asked is not None])
+        self.desk.ask_again([Asked(*one.asked) for one in whoever if one.asked is not None])
 
     def tick(self) -> None:
         """Look at the clock."""

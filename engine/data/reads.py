@@ -36,7 +36,7 @@ from engine.messages import AskMap, Confirm, Confirmed
 from engine.messages.data import ToReads
 from engine.protocol.requests import KEYS_AT_ONCE, Code, Get, Request, Scan
 from engine.turn.core import Core
-from engine.turn.events import SessionId
+from engine.turn.events import Asked, SessionId
 from rebalance.following import may_tell
 from rebalance.partition import Role
 from rebalance.ports import MS, WORK_MAX, may_act
@@ -417,7 +417,7 @@ class Reads(Rule):
         for _times in range(len(self._of_a_later_map)):
             self.on_confirm(*self._of_a_later_map.popleft())
         self.looks.forget()
-        self.desk.ask_again(self.desk.still_wanted(asked for asked in again if asked[1] is not _WONDER))
+        self.desk.ask_again([Asked(*asked) for asked in again if asked[1] is not _WONDER])
 
     def step(self, new: NewMap) -> None:
         """A light step. Where a copy is waited for no more, nobody knows how old it is; where a primary moved from here or

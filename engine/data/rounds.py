@@ -25,7 +25,7 @@ from engine.messages.cuts import ToRounds
 from engine.protocol.requests import Code, Cut, Request, TakeCut
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.events import SessionId
+from engine.turn.events import Asked, SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
@@ -174,7 +174,7 @@ class Rounds(Rule):
             probe("cut.round_of_another_map")
             asked = self._round.asked + asked
         self._round, self._asked, self._failed, self._not_before = None, [], 0, 0
-        self.desk.ask_again(self.desk.still_wanted(asked))
+        self.desk.ask_again([Asked(*each) for each in asked])
 
     def step(self, new: NewMap) -> None:
         """A light step: the same, where a primary has moved that the round counts on."""

@@ -23,6 +23,9 @@ from wal import records as r
 from wal.ids import TxId
 from wal.probe import probe
 
+ISSUED_WORK = 1
+"""How much it is to issue a write of a few keys, beside what it is to be asked for it."""
+
 
 class UnderWay:
     """The single writes of one node that are under way."""
@@ -118,6 +121,7 @@ class UnderWay:
         number, namespace = local.number, request.namespace
         counter = self.core.replica.ensure_fragment((namespace, number)).counter
         start = counter.reserve(len(keys))
+        self.core.work += ISSUED_WORK
         stable, tx = counter.lwm, request.tx
         return r.Write(namespace, number, local.epoch, start, keys, values=values, stable=stable, tx=tx, answer=answer)
 

@@ -28,7 +28,6 @@ from engine.data.replication import Replication
 from engine.data.rounds import Rounds
 from engine.data.sessions import Sessions
 from engine.data.writes import Writes
-from engine.protocol.requests import Request
 from engine.state.replica import Replica
 from engine.transactions.commits import Transaction
 from engine.transactions.coordinator import Coordinator
@@ -36,9 +35,9 @@ from engine.transactions.deadlocks import Deadlocks
 from engine.transactions.participant import Participant
 from engine.turn.core import Core
 from engine.turn.desk import Desk
-from engine.turn.events import Asked, Event, SessionId
 from engine.turn.settings import Settings
 from engine.turn.turns import Turns
+from engine.turn.untaken import Untaken
 from rebalance.affinity import Affinity, assign
 from rebalance.anew import Anew
 from rebalance.demander import Demander
@@ -90,11 +89,11 @@ class Machines:
             durable_lsn=durable_lsn,
             affinity=affinity,
         )
-        self.desk = Desk(core, self._ask_again)
+        self._untaken = Untaken()
+        self.desk = Desk(core, self._untaken.ask_again)
         self._draining: dict[int, int] = {}  # partitions that an exchange or a step hands over, and since when
         self._taking: dict[int, int] = {}  # partitions that a step gave to this node, and when
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._waiting: deque[Event] = deque()  # there was too much to do to take them
         self.turns = Turns()  # noted by whoever pays them
         self.checkpointing = False  # one is being written
         self.checkpoint_wanted = False
@@ -330,15 +329,11 @@ class Machines:
         for number in sorted(self.desk.parked):
             local = self.core.local[number]
             if local.role is not Role.PROMOTING:
-                self._ask_again(self.desk.unpark(local))
+                self.desk.ask_again(self.desk.unpark(local))
 
     def _prepare_affinity(self, _: NewMap) -> None:
         """Find out in good time, and in pieces, where copies should be: it takes long, and an exchange has no time."""
         self.core.find_ideal()
-
-    def _ask_again(self, asked: Sequence[tuple[SessionId, Request]]) -> None:
-        """Requests that waited are taken like new ones, before those that came later."""
-        self._waiting.extendleft(Asked(session, request) for session, request in reversed(asked))
 
     def _group(self, local: LocalPartition) -> None:
         """Who is waited for, and who is not, in one partition."""
@@ -392,7 +387,7 @@ class Machines:
         self.participant.activated(local)
         self.coordinator.activated(local, found or ())
         self.expiry.activated(local)
-        self._ask_again(self.desk.unpark(local))
+        self.desk.ask_again(self.desk.unpark(local))
         self.membership.served(self.promotion.owed)
         if not self.promotion.owed:
             self.supply.vouching.beforehand.begin()

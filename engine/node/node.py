@@ -145,7 +145,7 @@ class Node(Machines):
     @property
     def untaken(self) -> Sequence[Event]:
         """What came and had to be left to the next turn, in the order in which it will be taken."""
-        return self._waiting
+        return self._untaken.all()
 
     def turn(self, now: int, events: Sequence[Event]) -> Effects:
         """Take what happened since the last turn; return what is owed for it. `now` in ns, monotonic.
@@ -170,17 +170,17 @@ class Node(Machines):
         room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
         if said:
             self._hear_said(said, room)
-        waiting = self._waiting
-        waiting.extend(events)
-        while waiting and core.work < room:
+        self._untaken.come(events, core.now)
+        ready = self._untaken.ready
+        while ready and core.work < room:
             core.work += 1
-            event = waiting.popleft()
+            event = ready.popleft()
             if isinstance(event, Asked) and not event.since:  # how it nearly always is
                 self._ask(event.session, event.request)
             else:
                 self._take(event)
-        if waiting:
-            self._note_since(min(len(events), len(waiting)))
+        if ready:
+            self._untaken.leave(core.now)
         self._tick()
         core.go_on()
         if core.told:
@@ -195,7 +195,7 @@ class Node(Machines):
             core.to_self, core.told = core.told + core.to_self, []
         self.reads.flush()
         self.desk.flush()
-        busy = core.to_self or core.resumed or core.unhurried or waiting or self._pruned
+        busy = core.to_self or core.resumed or core.unhurried or self._untaken or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 
@@ -217,12 +217,6 @@ class Node(Machines):
             at += 1
             self._on_message[type(message)](core.node, message)
         del told[:at]
-
-    def _note_since(self, count: int) -> None:
-        """The last `count` events came in this turn, and wait for the next: of what is asked, its client may tire."""
-        waiting, now = self._waiting, self.core.now
-        fresh = [waiting.pop() for _ in range(count)]
-        waiting.extend(Asked(e.session, e.request, now) if isinstance(e, Asked) else e for e in reversed(fresh))
 
     def _take(self, event: Event) -> None:
         core = self.core

@@ -59,6 +59,8 @@ from wal.probe import probe
 PREPARE_SECONDS_MAX = 30
 """A transaction whose votes do not come for so long is aborted; a large one has a while longer for its bytes."""
 BYTES_PER_MS = 4 << 10
+BEGUN_WORK = 2
+"""How much it is to begin to commit a transaction, however little it writes."""
 
 
 class Coordinator(Asking):
@@ -129,6 +131,7 @@ class Coordinator(Asking):
         transaction.origin = self.writes.origins.of_commit(session, request, local)
         transaction.phase = Phase.SPLITTING
         self.active[request.tx] = transaction
+        self.core.work += BEGUN_WORK
         self.core.in_pieces(self._split(transaction, whole))
 
     def _split(self, transaction: Transaction, request: CommitTx) -> Iterator[int]:

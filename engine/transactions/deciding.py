@@ -30,6 +30,10 @@ from wal.probe import probe
 
 FINISH_PARTS = 200
 """Partitions that one message tells an outcome."""
+DECIDED_WORK = 3
+"""How much it is to decide a transaction, or to log one that needs no decision, however little it writes;"""
+KNOWN_WORK = 2
+"""and to say so when the decision counts."""
 
 
 class Deciding(Rule):
@@ -79,6 +83,7 @@ class Deciding(Rule):
     def _log_alone(self, transaction: Transaction, part: Part) -> None:
         core, tx, local = self.core, transaction.tx, self.core.local[part.partition]
         del self.active[tx]
+        core.work += DECIDED_WORK
         writes = reserved(core, part, local, tx)
         alone = self.one_phase[tx] = OnePhase(tx, transaction.owner, writes, transaction.asked, core.turns)
         update = r.Update(writes)
@@ -146,6 +151,7 @@ class Deciding(Rule):
         if transaction.held_back:
             probe("tx.decision_held_back")
             return  # what this node has was reported to an exchange: the record is for the version that comes of it
+        core.work += DECIDED_WORK
         over = self._over.pop(local.number, [])
         keys = [transaction.tx, *over]
         outcome = bytes([COMMITTED if commit else ABORTED])
@@ -191,6 +197,7 @@ class Deciding(Rule):
     def decided(self, transaction: Transaction) -> None:
         """The decision counts: answer the client, tell the participants."""
         transaction.phase = Phase.FINISHING
+        self.core.work += KNOWN_WORK
         self._answer(transaction)
         self._await_all(transaction)
         self._tell_outcome(transaction)

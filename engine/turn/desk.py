@@ -10,7 +10,7 @@ from engine.protocol.limits import within_of
 from engine.protocol.requests import Code, Failed, Lock, Remap, Reply, Request
 from engine.protocol.sizes import weight_of
 from engine.turn.core import Core
-from engine.turn.events import SessionId
+from engine.turn.events import Asked, SessionId
 from rebalance.partition import LocalPartition
 from rebalance.ports import MS
 from wal.ids import TxId
@@ -23,10 +23,11 @@ PARKED_BYTES_MAX = 64 << 20
 class Desk:
     """What one node says to its clients, and which of their requests wait."""
 
-    def __init__(self, core: Core, ask_again: Callable[[Sequence[tuple[SessionId, Request]]], None]) -> None:
+    def __init__(self, core: Core, ask_again: Callable[[Sequence[Asked]], None]) -> None:
         self.core = core
         self.ask_again = ask_again  # take requests that waited like new ones, before those that came later
-        self.parked: dict[int, list[tuple[SessionId, Request, int]]] = {}  # what waits since when, by partition
+        self.parked: dict[int, list[Asked]] = {}  # what waits, by partition
+        self._weighs: dict[int, int] = {}  # all of it, in bytes
         self.parked_bytes = 0
         self.withholding = False  # answers stay here for now
         self._withheld: list[tuple[SessionId, Reply]] = []
@@ -70,30 +71,37 @@ class Desk:
 
     def park(self, local: LocalPartition, session: SessionId, request: Request) -> None:
         """Keep a request until the partition serves, here or elsewhere."""
-        self.parked_bytes += weight_of(request)
-        self.parked.setdefault(local.number, []).append((session, request, self.core.now))
+        number, weight = local.number, weight_of(request)
+        self.parked_bytes += weight
+        self._weighs[number] = self._weighs.get(number, 0) + weight
+        self.parked.setdefault(number, []).append(Asked(session, request, self.core.now))
 
-    def unpark(self, local: LocalPartition) -> list[tuple[SessionId, Request]]:
-        """What waited for the partition, to be asked again."""
+    def unpark(self, local: LocalPartition) -> list[Asked]:
+        """What waited for the partition, to be asked again. As it may be very much, whether it is wanted still is seen when
+        it is taken; but for what was given up, which nobody knows any more then."""
         parked = self.parked.pop(local.number, [])
-        self.parked_bytes -= sum(weight_of(request) for _, request, _ in parked)
-        wanted = self.still_wanted(parked)
+        self.parked_bytes -= self._weighs.pop(local.number, 0)
+        if self._given_up:
+            parked = [asked for asked in parked if not self._was_given_up(asked.request)]
         if not self.parked:
             self._given_up = {}
-        return wanted
+        return parked
 
     def give_up(self, owner: TxId) -> None:
         """A transaction is given up: what it asked to lock before, and waits here, must not be locked after."""
         if self.parked:
             self._given_up[owner] = None
 
+    def _was_given_up(self, request: Request) -> bool:
+        if not isinstance(request, Lock) or request.owner not in self._given_up:
+            return False
+        probe("lock.given_up_while_it_waited")
+        return True
+
     def still_wanted(self, waited: Iterable[tuple[SessionId, Request, int]]) -> list[tuple[SessionId, Request]]:
         """Of what has waited since some time, that whose answer somebody waits for, with how long they still do."""
         found: list[tuple[SessionId, Request]] = []
         for session, request, since in waited:
-            if isinstance(request, Lock) and request.owner in self._given_up:
-                probe("lock.given_up_while_it_waited")
-                continue
             within = within_of(request)
             left = within - (self.core.now - since) // MS
             if within and left <= 0:

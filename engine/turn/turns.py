@@ -19,6 +19,8 @@ from engine.turn.events import Asked, Event, Received
 TURN_MS_MAX = 50
 _NS_MAX = TURN_MS_MAX * 1_000_000
 KINDS_SHOWN = 6
+EVENTS_NAMED = 10_000
+"""Of what came for a turn so much is told by its kind: one that stood still may find hundreds of thousands of messages."""
 KEPT = 1_024
 """Of so many partitions that moved last is kept how long they stopped."""
 _MS = 1_000_000
@@ -81,8 +83,8 @@ def _percentile(times: Collection[int], at: int) -> int:
 
 
 def what(events: Sequence[Event]) -> str:
-    """The kinds of the events, with how many there are of each; a turn may also go on with what an earlier one began."""
-    kinds = Counter(_kind(event) for event in events)
+    """The kinds of the first events, with how many of each; a turn may also go on with what an earlier one began."""
+    kinds = Counter(_kind(event) for event in events[:EVENTS_NAMED])
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(KINDS_SHOWN)) or "nothing new"
 
 

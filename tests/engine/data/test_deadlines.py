@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.data.under_way import ISSUED_WORK
 from engine.protocol.requests import Code, Done, Failed, Get, Lock, Put, Scan, Unlock, Values
 from engine.turn.events import Asked
 from rebalance.ports import MS, WORK_MAX
@@ -24,7 +25,7 @@ def test_what_waits_for_its_turn_is_dropped_when_its_client_has_gone() -> None:
     node.turn(node.core.now + 1, asked)
     told = alone.turn([], later_ms=100)
     answered = {reply.id for reply in told}
-    late = set(range(WORK_MAX + 1, count + 1))
+    late = set(range(WORK_MAX // (1 + ISSUED_WORK) + 1, count + 1))
     assert answered == {number for number in late if number % 2 == 0}, "half of those that waited were still wanted"
     held = alone.ask(Get(1, "acc", [b"k%d" % (count - 1), b"k%d" % count]))
     assert isinstance(held, Values)
@@ -51,7 +52,8 @@ def test_what_is_parked_waits_as_long_as_its_client_does() -> None:
     for number, within_ms in ((1, 100), (2, 300), (3, 0)):
         alone.node.desk.park(local, 1, put(number, within_ms))
     core.now += 200 * MS
-    left = alone.node.desk.unpark(local)
+    waited = alone.node.desk.unpark(local)
+    left = alone.node.desk.still_wanted((asked.session, asked.request, asked.since) for asked in waited)
     assert [(request.id, getattr(request, "within_ms", None)) for _, request in left] == [(2, 100), (3, 0)]
     assert alone.node.desk.parked_bytes == 0
 
