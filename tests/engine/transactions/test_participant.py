@@ -96,6 +96,21 @@ def test_a_copy_that_has_not_heard_of_the_end_of_the_first_leads_with_two_prepar
         assert done == [Done(4, version=node.core.version_number)], "nobody has the key any more"
 
 
+def test_a_vote_that_wrote_nothing_is_not_ended_before_all_copies_have_it() -> None:
+    """Its end may be forgotten before a copy that is late takes the prepare: that would be in doubt there for ever."""
+    node, tx = lone_node(), tx_of(b"a session.", 1)
+    number, fence = 0, node.core.version
+    prepared = node.core.replica.partition(number).prepared
+    node.core.replica.apply(r.Prepare(tx, number, node.core.local[number].epoch, [], [("acc", b"a")], [0, 1], 1))
+    node.participant.voting[tx, number] = None
+    over = said(node, Finish(fence, tx, False, [number], node.core.era))
+    run(node, [over])
+    assert tx in prepared
+    del node.participant.voting[tx, number]
+    run(node, [over])
+    assert tx not in prepared
+
+
 def test_where_nobody_is_waited_for_a_transaction_of_several_partitions_is_one_turn_and_one_block() -> None:
     node, tx = lone_node(), tx_of(b"a session.", 1)
     decision = partition_of(KEYS[0], 2)
