@@ -23,7 +23,7 @@ from engine.data.holdings import Key
 from engine.data.locks import LockTable
 from engine.turn.core import Core
 from rebalance.deadlines import row_of
-from rebalance.namespaces import Stands
+from rebalance.namespaces import NamespaceSettings, Stands
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, may_act
 from rebalance.rule import NewMap, Rule
@@ -48,7 +48,8 @@ class Dropping(Rule):
         self.locks = locks
         self.expiry = expiry
         self.deletes = deletes
-        self._left: dict[Namespace, deque[int]] = {}  # partitions that may have rows
+        self._said: dict[Namespace, NamespaceSettings] = {}  # of those that are being dropped, or made
+        self._left: dict[Namespace, deque[int] | range] = {}  # partitions that may have rows; all of them: a range
         self._begun: dict[Fragment, tuple[bytes, bool]] = {}  # where to go on, and whether nothing was passed over so far
         self._under_way = 0  # deletes that do not count yet
         self._made: dict[Namespace, bool] = {}  # those that are being made, and whether this node leads a row of it
@@ -67,20 +68,29 @@ class Dropping(Rule):
 
     def switch(self, _: NewMap) -> None:
         """A new topology: what this node leads now is looked through from the beginning."""
-        core, top = self.core, self.core.topology
-        assert top is not None
-        looked_at = [name for name, said in core.namespaces.items() if not said.usable]
-        self._left = {name: deque(top.partitions_of(name)) for name in looked_at}
-        self._made = {name: False for name in looked_at if core.namespaces[name].stands is Stands.MAKING}
-        self._begun = {}
-        if looked_at:
-            self.alarm.by(core.now)
+        self._said, self._left, self._made, self._begun = {}, {}, {}, {}
+        self._look_at_others()
 
     def step(self, new: NewMap) -> None:
-        """A light step: the same, if it says of another namespace that it goes, or of one that it is gone."""
-        looked_at = [name for name, said in self.core.namespaces.items() if not said.usable]
-        if looked_at != list(self._left):
-            self.switch(new)
+        """A light step: it may say of another namespace that it goes, or of one that it is gone. Of the others all is as it
+        was, as this node leads what it led."""
+        self._look_at_others()
+
+    def _look_at_others(self) -> None:
+        """Look through what the map says now, and no more at what it does not say any more."""
+        core, top, before, left, made = self.core, self.core.topology, self._said, self._left, self._made
+        assert top is not None
+        said = {name: settings for name, settings in core.namespaces.items() if not settings.usable}
+        if said == before:
+            return
+        same = {name: None for name, settings in said.items() if before.get(name) == settings}
+        self._said = said
+        self._left = {name: left[name] if name in same else top.partitions_of(name) for name in said}
+        making = [name for name, settings in said.items() if settings.stands is Stands.MAKING]
+        self._made = {name: name in same and made[name] for name in making}
+        self._begun = {fragment: where for fragment, where in self._begun.items() if fragment[0] in same}
+        if len(same) < len(said):
+            self.alarm.by(core.now)
 
     def tick(self) -> None:
         """Delete a piece of what is left."""
@@ -96,7 +106,10 @@ class Dropping(Rule):
     def _piece(self) -> bool:
         """Look through some fragments, each once at most; whether there was anything to be done."""
         looked, rows, moved = LOOKED_AT_ONCE, DELETED_AT_ONCE, False
-        for name, left in self._left.items():
+        for name, some in self._left.items():
+            if not looked:
+                break
+            left = self._left[name] = some if isinstance(some, deque) else deque(some)
             for _ in range(min(len(left), looked)):
                 number = left.popleft()
                 done, work = self._empty((name, number), rows)
