@@ -90,6 +90,7 @@ BY_THE_CLOCK = {
 SAID_AGAIN_OTHERWISE = {
     "Batch.is_on_its_way": "a patience of its own: large batches said again too soon leave no room for anything else",
     "Answers.note": "says nothing by itself: who asks again is not told again what may be on its way",
+    "Patience.is_over": "says nothing by itself: for how long a supplier may be silent grows each time",
     "Settling.go_on": "a heap, half as often each time: thousands of partitions may wait for the next map",
     "Vouching._compare": "nobody waits for it by time: it is asked anew when the copy says again that it has settled",
     "Demander._end": "a primary that has nothing to give yet is left alone for so long",
