@@ -117,6 +117,7 @@ class Machine:
         self.boot = 0
         self.backlog_max = PEER_BACKLOG_BYTES_MAX  # so much waits for a peer, and what comes then is dropped
         self.up = False
+        self.powered = True  # its system runs, and says that nobody listens where nobody does
         self.paused = False
         self.gone = False  # left for good
         self.why = "not started yet"
@@ -214,7 +215,7 @@ class Machine:
             affinity=self.affinity,
             draw=self._draw.getrandbits(INCARNATION_BITS),
         )
-        self.up, self.paused, self.gone, self.why = True, False, False, ""
+        self.up, self.powered, self.paused, self.gone, self.why = True, True, False, False, ""
         self._inbox, self._unpaid, self._computing, self._summoned, self._resume = [], None, False, False, []
         self._portions, self._at_most, self._still = ALL_AT_ONCE, None, None
         self._left_over = []
@@ -259,7 +260,7 @@ class Machine:
         self._cut_short(calls)
         for watcher in self.world.watchers.crashed:
             watcher.crashed(self, how)
-        self.up, self.why = False, how
+        self.up, self.powered, self.why = False, process_only, how
         self.kill_background()
         self.log = self.duties = None
         self.vault.close()

@@ -5,6 +5,11 @@ A node speaks to another over connections that it made to it, and each of them m
 goes by which counts only where there is a rate, or they are `apart`: else it all keeps one order. A connection belongs to
 two processes: what was sent to a process that has died is never delivered to the next one, which is what TCP gives us, and
 all that the engine may rely on. What a dead process sent may still arrive. Everything else is weather.
+
+Who dials is told at once that nobody listens, and a connection lasts however long nothing gets through; with `kernels` it
+is as systems do it: where a way is cut, or no power is, nothing answers; it is asked again after a while, given up after
+another, and a connection over which nothing is acknowledged breaks. Then nobody knows of a process that starts before it
+says something.
 """
 
 from __future__ import annotations
@@ -15,9 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.host.links import LARGE_BYTES, way_of
+from engine.host.links import LARGE_BYTES, unheard_ms, way_of
 from engine.messages import Message, PrepareParts
-from engine.protocol.redial import REDIAL_SECONDS
+from engine.protocol.addresses import HELLO_SECONDS
+from engine.protocol.redial import Redial
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
 from engine.protocol.wire import decode_messages, frame
 from engine.turn.events import PeerLost, PeerSeen, Received
@@ -31,7 +37,9 @@ if TYPE_CHECKING:
 
 US = 1_000
 MS = 1_000_000
-REDIAL_NS = tuple(int(seconds * 1_000) * MS for seconds in REDIAL_SECONDS)
+SECOND = 1_000 * MS
+ASKS_AGAIN_SECONDS = (1.0, 2.0, HELLO_SECONDS - 3.0)
+"""Between two times at which a kernel asks to connect; with the last who dials gives up."""
 COPIES_MAX = 4
 SOON_NS = 500 * MS
 """A way on which what is said waits longer than that is as good as cut: whoever can serve is not judged by it."""
@@ -66,19 +74,29 @@ class Weather:
 class Link:
     """The connections that `src` made, or wants to make, to speak to `dst`."""
 
-    __slots__ = ("attempts", "boots", "dead", "dialing", "dst", "last", "off", "src", "taken", "waiting")
+    __slots__ = ("boots", "dead", "dialing", "dst", "excused_until", "last", "off", "redial", "src", "taken", "waiting")
 
     def __init__(self, src: Machine, dst: Machine) -> None:
         self.src = src
         self.dst = dst
         self.boots: tuple[int, int] | None = None  # the two processes that they connect
-        self.off: dict[Role, int] = {}  # those that broke while others did not: how often it was tried to make them anew
+        self.off: dict[Role, Redial] = {}  # those that broke while others did not
         self.dead: dict[Role, None] = {}  # those over which nothing comes any more, and nobody has noticed
-        self.dialing = False
-        self.attempts = 0
+        self.dialing: _Attempt | None = None
+        self.redial = Redial()
+        self.excused_until = 0  # what does not come over a dead connection is nobody's fault before its kernel has found it
         self.taken = dict.fromkeys(PEERS, 0)  # until when what was sent takes each connection, if the way is narrow
         self.waiting: dict[Role, deque[_Waiting]] = {}  # and what that is, the next one first
         self.last = dict.fromkeys(PEERS, 0)  # when the last message of each arrives, for weather that keeps the order
+
+
+class _Attempt:
+    """All connections of a pair are to be made, now or after a pause."""
+
+    __slots__ = ("begins",)
+
+    def __init__(self, begins: int) -> None:
+        self.begins = begins
 
 
 class _Waiting:
@@ -129,6 +147,7 @@ class Network:
         self.apart = (
             False  # the connections of a pair keep no order among each other, and what befalls one spares the others
         )
+        self.kernels = False  # what does not get through is asked and said again, and given up, as systems do
         self.links: dict[Pair, Link] = {}
         self.rules: list[Rule] = []
         self.held: list[Held] = []
@@ -154,7 +173,7 @@ class Network:
     def flows(self, src: Side, dst: Side) -> bool:
         """Whether what is sent now gets there, and soon."""
         now, link = self.world.now, self.links.get((src, dst))
-        if not self.passes(src, dst) or (link is not None and (link.off or link.dead)):
+        if not self.passes(src, dst) or (link is not None and link.excused_until > now):
             return False
         return max(self._clogged.get((src, dst, way), 0) for way in PEERS) <= now and self.waits(src, dst) <= SOON_NS
 
@@ -164,6 +183,20 @@ class Network:
         self._cuts[name] = dict.fromkeys(pairs)
         for pair in self._cuts[name]:
             self._blocked[pair] = self._blocked.get(pair, 0) + 1
+        if self.kernels:
+            self.world.after(self._unheard_ns, self._unheard, name, self._cuts[name])
+
+    @property
+    def _unheard_ns(self) -> int:
+        """A connection over which nothing is acknowledged for so long breaks."""
+        return unheard_ms(self.world.settings) * MS
+
+    def _unheard(self, name: str, cut: dict[Pair, None]) -> None:
+        """Nothing passed for too long, neither what is said nor that it was heard."""
+        if self._cuts.get(name) is cut:
+            for link in [self.links.get(pair) for a, b in cut for pair in ((a, b), (b, a))]:
+                if link is not None and link.boots is not None:
+                    self._broken(link, link.boots)
 
     def heal(self, name: str | None = None) -> None:
         """End one cut, or all of them; then what is not heard over a connection any more is noticed, too."""
@@ -234,6 +267,7 @@ class Network:
             if way in link.off or way in link.dead:
                 continue
             link.dead[way] = None
+            link.excused_until = max(link.excused_until, self.world.now + after)
             if after:
                 self.world.after(after, self._notice, link, way)
             else:
@@ -246,19 +280,22 @@ class Network:
         del link.dead[way]
         if link.boots is None or not link.src.up or link.src.boot != link.boots[0]:
             return
-        link.off[way] = 0
+        link.off[way] = Redial()
         self._lose_waiting(link, (way,))
         if way == PEER:
             link.src.receive(PeerLost(link.dst.name))
         self._dial_anew(link, way)
 
     def _dial_anew(self, link: Link, way: Role) -> None:
-        pause = REDIAL_NS[min(link.off[way], len(REDIAL_NS) - 1)]
-        link.off[way] += 1
-        self.world.after(pause + 2 * self._delay(), self._dialed_anew, link, link.boots, way)
+        pause = _ns(link.off[way].pause())
+        self.world.after(pause + 2 * self._delay(), self._dialed_anew, link, link.boots, way, link.off[way].attempts)
 
-    def _dialed_anew(self, link: Link, boots: tuple[int, int], way: Role) -> None:
-        if way not in link.off or link.boots != boots or not link.src.up:
+    def _dialed_anew(self, link: Link, boots: tuple[int, int], way: Role, attempt: int, asked: int = 0) -> None:
+        if way not in link.off or link.off[way].attempts != attempt or link.boots != boots or not link.src.up:
+            return
+        if self._asks_on(link, asked):
+            again = _ns(ASKS_AGAIN_SECONDS[asked])
+            self.world.after(again, self._dialed_anew, link, boots, way, attempt, asked + 1)
             return
         if not self._answers(link):
             self._dial_anew(link, way)
@@ -268,6 +305,7 @@ class Network:
             link.src.receive(_seen(link.dst, (way,)))
         if way == PEER:
             link.dst.receive(_seen(link.src, (way,)))
+            self._heard(link)
 
     # Connections.
 
@@ -279,12 +317,15 @@ class Network:
             if other is machine:
                 continue
             out, back = self._link(machine, other), self._link(other, machine)
-            out.boots, out.attempts = None, 0
+            out.boots, out.redial = None, Redial()
             self._dial(out, 0)
-            if back.boots is not None:
+            if self.kernels:
+                if back.dialing is None and back.boots is None:
+                    self._dial(back, 0)
+            elif back.boots is not None:
                 self.world.after(self._delay(), self._broken, back, back.boots)
             else:
-                back.attempts = 0
+                back.redial = Redial()
                 self._dial(back, 0)
 
     def stopped(self, machine: Machine, *, reset: bool) -> None:
@@ -293,8 +334,12 @@ class Network:
             if link.src is machine:
                 link.boots = None
                 self._lose_waiting(link)
+                if self.kernels:
+                    link.dialing = None
             elif link.dst is machine and link.boots is not None and reset and self.passes(machine.name, link.src.name):
                 self.world.after(self._delay(), self._broken, link, link.boots)
+            elif link.dst is machine and link.boots is not None and self.kernels:
+                self.world.after(self._unheard_ns, self._broken, link, link.boots)
 
     def _lose_waiting(self, link: Link, ways: Sequence[Role] = PEERS) -> None:
         """What waits for a connection goes with it."""
@@ -309,26 +354,53 @@ class Network:
         return link
 
     def _dial(self, link: Link, pause: int) -> None:
-        if not link.dialing:
-            link.dialing = True
-            self.world.after(pause + 2 * self._delay(), self._dialed, link)
+        if link.dialing is None:
+            attempt = link.dialing = _Attempt(self.world.now + pause)
+            link.redial.begin(attempt.begins / SECOND)
+            self.world.after(pause + 2 * self._delay(), self._dialed, link, attempt)
 
-    def _dialed(self, link: Link) -> None:
-        link.dialing = False
+    def _dialed(self, link: Link, attempt: _Attempt, asked: int = 0) -> None:
         src, dst = link.src, link.dst
-        if not src.up or link.boots is not None or dst.gone:
+        if link.dialing is not attempt:
+            return
+        wanted = src.up and link.boots is None and not dst.gone
+        if wanted and self._asks_on(link, asked):
+            self.world.after(_ns(ASKS_AGAIN_SECONDS[asked]), self._dialed, link, attempt, asked + 1)
+            return
+        link.dialing = None
+        if not wanted:
             return
         if not self._answers(link):
             if dst.up and dst.paused and self.passes(src.name, dst.name):
                 dst.receive(_seen(src))  # it will read the greeting of whoever has hung up by then
-            pause = REDIAL_NS[min(link.attempts, len(REDIAL_NS) - 1)]
-            link.attempts += 1
-            self._dial(link, pause)
+            self._dial(link, _ns(link.redial.pause()))
             return
-        link.attempts = 0
+        link.redial.met()
         link.boots, link.off, link.dead = (src.boot, dst.boot), {}, {}
         src.receive(_seen(dst))
         dst.receive(_seen(src, (PEER,)))
+        self._heard(link)
+
+    def _asks_on(self, link: Link, asked: int) -> bool:
+        """Whether nothing answers to who dials, and he does not give up yet."""
+        src, dst = link.src.name, link.dst.name
+        nothing = not link.dst.powered or not self.passes(src, dst) or not self.passes(dst, src)
+        return self.kernels and nothing and asked < len(ASKS_AGAIN_SECONDS)
+
+    def _heard(self, link: Link) -> None:
+        """Who is dialed hears who dials, and what hangs of its own connections to him is for nothing (`Link.heard`)."""
+        back = self.links.get((link.dst.name, link.src.name))
+        if not self.kernels or back is None or back.src.gone:
+            return
+        now = self.world.now
+        if back.boots is not None:
+            if back.boots[1] != link.src.boot:
+                self._broken(back, back.boots)
+            for way in list(back.off):
+                self._dial_anew(back, way)
+        elif back.dialing is None or back.dialing.begins > now or back.redial.is_vain(now / SECOND):
+            back.dialing = None
+            self._dial(back, 0)
 
     def _answers(self, link: Link) -> bool:
         """Whether who dials is greeted."""
@@ -344,7 +416,9 @@ class Network:
         self._lose_waiting(link)
         if link.src.up and link.src.boot == boots[0]:
             link.src.receive(PeerLost(link.dst.name))
-            self._dial(link, REDIAL_NS[0])
+            self._dial(link, _ns(link.redial.pause()))
+            if not self.kernels:
+                link.redial.met()  # what broke is no attempt that failed: stories and seeds go on as they always did
 
     # Messages.
 
@@ -477,6 +551,10 @@ class Network:
         self.held = [h for h in self.held if h not in held]
         for h in held:
             self._lose(h.src, h.dst, h.about)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * SECOND)
 
 
 def _seen(machine: Machine, over: tuple[Role, ...] = PEERS) -> PeerSeen:

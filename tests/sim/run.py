@@ -109,6 +109,8 @@ are taken, and told and logged as what they change, if that is little."""
 APART_SHARE = 0.3
 """The share of the seeds in which the connections of a pair keep no order among each other, and one of them may break,
 stand still or be narrow by itself."""
+KERNELS_SHARE = 0.3
+"""The share of the seeds in which who dials where nothing answers hangs, and a connection breaks where nothing passes."""
 HECKLED_SHARE = 0.15
 """The share of the seeds in which a client asks what means nothing, in namespaces and under ids of its own."""
 HECKLED = ("babble", "prattle")
@@ -308,6 +310,7 @@ def _run_seed(
             try:
                 world.behind = behind
                 world.network.apart = apart
+                world.network.kernels = draws.of("kernels").random() < KERNELS_SHARE
                 _live(
                     world,
                     count,

@@ -95,6 +95,46 @@ def test_only_the_connection_for_writes_has_writes_said_again_when_it_is_made_an
         stage.curtain()
 
 
+def _connected(stage: Stage, *pairs: Pair) -> bool:
+    links, machines = stage.world.network.links, stage.world.machines
+    return all(links[a, b].boots == (machines[a].boot, machines[b].boot) for a, b in pairs)
+
+
+def test_as_kernels_do_it_a_cut_breaks_connections_and_who_dials_over_it_hangs() -> None:
+    """It asks again a second after the way was found to be cut, though it is whole before."""
+    both: tuple[Pair, ...] = (("n1", "n2"), ("n2", "n1"))
+    with _written_to() as stage:
+        stage.world.network.kernels = True
+        stage.world.network.cut("apart", both)
+        stage.wait(UNHEARD_MS - 100)
+        stage.must(_connected(stage, *both), "nobody has found it yet")
+        stage.wait(400)
+        stage.must(not any(_connected(stage, pair) for pair in both), "what was said was not acknowledged for too long")
+        stage.world.network.heal()
+        stage.wait(600)
+        stage.must(not any(_connected(stage, pair) for pair in both), "who dials hangs")
+        stage.wait(300)
+        stage.must(_connected(stage, *both), "and is answered when it asks again")
+        stage.curtain()
+
+
+@pytest.mark.parametrize("off_ms", [1_000, UNHEARD_MS + 1_500])
+def test_as_kernels_do_it_a_machine_that_was_off_is_dialed_when_it_speaks(off_ms: int) -> None:
+    """And not before: until then connections to its last life hang, or who dials it does."""
+    pairs: tuple[Pair, ...] = (("n1", "n3"), ("n2", "n3"), ("n3", "n1"), ("n3", "n2"))
+    with _written_to() as stage:
+        stage.world.network.kernels = True
+        stage.power_cut("n3")
+        stage.wait(off_ms)
+        links = stage.world.network.links
+        hangs = [links[a, "n3"].boots is not None for a in ("n1", "n2")]
+        stage.must(hangs == [off_ms < UNHEARD_MS] * 2, "no system tells of it")
+        stage.start("n3")
+        stage.wait(100)
+        stage.must(_connected(stage, *pairs), "whoever speaks is dialed")
+        stage.curtain()
+
+
 def test_what_a_new_primary_is_told_is_not_told_again_while_it_comes_over_a_slow_link() -> None:
     """A part of four megabytes takes the link for as many seconds, and is asked for each second."""
     with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=16 << 20, wal_total_bytes=64 << 20)) as stage:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import msgspec
 import pytest
 
 from engine.client.calls import PutCall
+from engine.host.links import unheard_ms
 from engine.messages import Heartbeat, Life
+from engine.protocol import redial
 from engine.protocol.requests import Code, CommitTx, Done, Failed, GetStatus, Put, Reply, Status
+from engine.protocol.roles import PEERS
 from engine.state.store import CheckpointImage, Entry
 from engine.turn.effects import Effects
 from rebalance.partition import LocalPartition, Role
 from rebalance.results import ABORTED, COMMITTED
 from rebalance.table import Topology
 from tests.sim.machine import Machine
+from tests.sim.network import MS
 from tests.sim.oracles import Pulse, out_of_sync, unsettled
 from tests.sim.oracles.copies import compare_maps
 from tests.sim.oracles.deletions import Deletions
@@ -527,6 +532,27 @@ def test_who_began_to_sync_in_its_disks_bad_minute_is_not_well_before_that_is_do
         assert not machine.well
         small.world.run_for(5 * SECOND)
         assert machine.well
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["which is made anew", "which is not"])
+def test_a_dead_connection_excuses_nobody_when_its_kernel_has_found_it(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three are left, and each of their connections is half-open."""
+    if not again:
+        monkeypatch.setattr(redial, "REDIAL_SECONDS", (3_600.0,))
+    with small_world() as small:
+        pulse = small.oracles.life.pulse = Pulse(small.world)
+        for pair, way in product((("n1", "n2"), ("n2", "n1")), PEERS):
+            small.world.network.reset(pair, (way,), after=unheard_ms(small.world.settings) * MS)
+        small.world.machines["n3"].stop("killed", process_only=True)
+        if again:
+            _watch(small, 40 * SECOND)
+            assert small.world.now - pulse.served_at < 2 * SECOND
+            return
+        with pytest.raises(Violation) as found:
+            _watch(small, 60 * SECOND)
+        assert found.value.oracle == "life"
 
 
 def _watch(small: Small, ns: int) -> None:
