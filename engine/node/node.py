@@ -170,8 +170,11 @@ class Node(Machines):
         room = WORK_MAX - WAITED_WORK if core.waited else WORK_MAX
         if said:
             self._hear_said(said, room)
-        self._untaken.come(events, core.now)
         ready = self._untaken.ready
+        if ready or len(events) > WORK_MAX:
+            self._untaken.come(events, core.now)
+        else:
+            ready.extend(events)
         while ready and core.work < room:
             core.work += 1
             event = ready.popleft()
@@ -180,7 +183,7 @@ class Node(Machines):
             else:
                 self._take(event)
         if ready:
-            self._untaken.leave(core.now)
+            self._untaken.leave(len(events), core.now)
         self._tick()
         core.go_on()
         if core.told:
@@ -195,7 +198,7 @@ class Node(Machines):
             core.to_self, core.told = core.told + core.to_self, []
         self.reads.flush()
         self.desk.flush()
-        busy = core.to_self or core.resumed or core.unhurried or self._untaken or self._pruned
+        busy = core.to_self or core.resumed or core.unhurried or ready or self._pruned
         effects.wake_at = core.now if busy else self._next_wake()
         return effects
 

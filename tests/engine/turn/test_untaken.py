@@ -28,12 +28,14 @@ def test_very_much_that_comes_at_once_is_taken_in_order_some_of_it_in_each_turn(
     untaken, said, taken, turns = Untaken(), _said(5 * WORK_MAX), list[Event](), 0
     untaken.come(said, 1)
     assert list(untaken.all()) == said
-    late = _said(3)
-    while untaken:
-        taken += _take(untaken, WORK_MAX // 2)
+    late, came = _said(3), len(said)
+    while untaken.all():
+        taken += _take(untaken, WORK_MAX // 2 if turns < 3 else WORK_MAX)
+        assert untaken.ready or not untaken.all()
         turns += 1
-        untaken.leave(turns)
+        untaken.leave(came, turns)
         untaken.come(late, 1 + turns)
+        came = len(late)
         said, late = said + late, []
         assert [*taken, *untaken.all()] == said
     assert taken == said
@@ -44,16 +46,16 @@ def test_of_what_waits_is_known_since_when() -> None:
     first, later = [_asked(number) for number in range(3 * WORK_MAX)], [_asked(-1), _asked(-2)]
     untaken.come(first, 7)
     assert _take(untaken, 1) == [_asked(0)], "it did not wait"
-    untaken.leave(7)
+    untaken.leave(len(first), 7)
     untaken.come(later, 9)
-    untaken.leave(9)
+    untaken.leave(len(later), 9)
     untaken.come([], 11)
     found = [event for event in untaken.all() if isinstance(event, Asked)]
     assert {event.since for event in found if event.request.id < 0} <= {0, 9}
     taken: list[Event] = []
-    while untaken:
+    while untaken.all():
         taken += _take(untaken, WORK_MAX)
-        untaken.leave(11)
+        untaken.leave(0, 11)
         untaken.come([], 13)
     assert taken == [*(_asked(number, 7) for number in range(1, len(first))), _asked(-1, 9), _asked(-2, 9)]
 
@@ -62,7 +64,7 @@ def test_who_asks_again_comes_first_and_waits_since_then() -> None:
     untaken = Untaken()
     untaken.come([_asked(3), _asked(4)], 5)
     untaken.ask_again([_asked(1, 2), _asked(2, 3)])
-    untaken.leave(5)
+    untaken.leave(2, 5)
     assert _take(untaken, 9) == [_asked(1, 2), _asked(2, 3), _asked(3, 5), _asked(4, 5)]
 
 
@@ -84,8 +86,8 @@ def test_what_no_turn_comes_to_costs_it_nothing() -> None:
     sys.settrace(stepped)  # type: ignore[arg-type]
     try:
         untaken.come(said, 1)
-        untaken.leave(1)
+        untaken.leave(len(said), 1)
     finally:
         sys.settrace(before)
-    assert len(untaken.ready) == WORK_MAX
+    assert len(untaken.ready) == WORK_MAX + 1
     assert 0 < steps <= 100 * WORK_MAX, f"{steps} steps"
