@@ -14,10 +14,9 @@ are looked at ahead, too: what a transfer brings then is looked at again, and wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TypeAlias
 
-from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore
+from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore, is_dead
 from rebalance.chained import digest_of, entries_of
 from rebalance.fragment import FragmentState
 from rebalance.links import AllLinks
@@ -123,12 +122,9 @@ class Ahead:
             fragment.confirm([key for key in fragment.suspects if key in self.rows])
         fragment.bury_all(self.deleted)
         rows, dead = store.layer_of(fragment.name)
+        were = sum(map(is_dead, map(rows.get, self.rows))) if dead else 0
         rows.update(self.rows)
-        if dead:
-            for key in [key for key in self.rows if key in dead]:
-                del dead[key]
-        for first in islice(self.deleted, 1):
-            store.bury(fragment.name, first).update(dict.fromkeys(self.deleted))
+        store.bury(fragment.name, len(self.deleted) - were)
         store.weigh(self.weight)
 
 

@@ -44,8 +44,8 @@ _decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, int, bytes | None]]).de
 class Layer(Generic[E]):
     """Entries applied since a point in time.
 
-    Invariant: `dead` has those keys of `rows` whose entry is no row: a tombstone, or gone. Keys are never taken out of a
-    layer, and a dict keeps them as they came: so the new ones are the last ones. A fragment's rows are in `opened`, or
+    Invariant: `dead` says of how many keys of `rows` the entry is no row: a tombstone, or gone. Keys are never taken out of
+    a layer, and a dict keeps them as they came: so the new ones are the last ones. A fragment's rows are in `opened`, or
     `packed` says where they are; it is packed once, so that a layer does not grow by what comes and goes.
     """
 
@@ -69,7 +69,7 @@ class Layer(Generic[E]):
         self.packed = ByFragment[int]()
         self._bytes = bytearray()
         self._entry = entry  # makes one
-        self.dead = ByFragment[dict[bytes, None]]()
+        self.dead = ByFragment[int]()  # none that has none of them
         self.cleared = ByFragment[None]()
         self.since = ByFragment[int]()  # up to which counter it had been applied when it began to change here
         self.bytes = 0
@@ -164,6 +164,15 @@ class Layer(Generic[E]):
             rows = self.opened[fragment] = {}
         return rows
 
+    def bury(self, fragment: Fragment, more: int) -> None:
+        """Of so many more keys the entry is no row; or of so many fewer."""
+        dead = self.dead.get(fragment, 0) + more
+        assert dead >= 0, "what was no row was counted"
+        if dead:
+            self.dead[fragment] = dead
+        else:
+            self.dead.pop(fragment, None)
+
     # In order.
 
     def put_in_order(self, fragment: Fragment, most: int) -> int:
@@ -240,7 +249,7 @@ class Layer(Generic[E]):
             return 0
         seen, replaced = self._replaced[fragment]
         if end is None:
-            end, dead = len(rows), len(self.dead.get(fragment, ()))
+            end, dead = len(rows), self.dead.get(fragment, 0)
         assert seen >= end, "a layer is looked up before it is counted"
         return end - dead - bisect_left(replaced, end)
 

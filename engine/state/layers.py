@@ -93,9 +93,9 @@ class Layers(Generic[E]):
     def moment(self, fragment: Fragment) -> Moment[E]:
         """What is to be counted: the rows that there are now. O(1)."""
         layer = self._active
-        rows, dead = layer.open(fragment), layer.dead.get(fragment, ())
+        rows, dead = layer.open(fragment), layer.dead.get(fragment, 0)
         alone = fragment in layer.cleared
-        return Moment(fragment, layer, rows, keys=len(rows or ()), dead=len(dead), alone=alone)
+        return Moment(fragment, layer, rows, keys=len(rows or ()), dead=dead, alone=alone)
 
     def passed(self, moment: Moment[E]) -> bool:
         """Whether a fragment cannot be counted any more as it was at a moment: a checkpoint took it down, or it was
@@ -142,7 +142,7 @@ class Layers(Generic[E]):
 
     def least(self, fragment: Fragment) -> int:
         """How many rows a fragment has at least: those of the last checkpoint, if each delete since was of one of them."""
-        gone = sum(len(layer.dead.get(fragment, ())) for layer in self.layers)
+        gone = sum(layer.dead.get(fragment, 0) for layer in self.layers)
         return 0 if self._is_cleared(fragment) else max(0, (self._stored(fragment) or 0) - gone)
 
     def _stored(self, fragment: Fragment) -> int | None:

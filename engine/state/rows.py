@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore
+from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, is_dead
 from rebalance.fragment import NEWEST, NOTHING, FragmentState
 from rebalance.links import writes_between
 from wal import records as r
@@ -19,6 +19,7 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
     """The rows of a write that was marked as applied; where that is not the newest, what is newer stays."""
     name, epoch, at, weight, loading = fragment.name, write.epoch, write.start, 0, fragment.loading
     rows, dead = store.layer_of(name)
+    buried = 0
     for key, value in zip(write.keys, write.values, strict=True):
         at += 1
         if how != NEWEST:
@@ -26,32 +27,32 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
             sure = loading or key not in fragment.suspects
             if sure and held is not None and (held.epoch, held.counter) >= (epoch, at):
                 continue
+        if value is None or dead or buried:
+            buried += (value is None) - is_dead(rows.get(key))
         rows[key] = Entry(epoch, at, value)
         if value is None:
             fragment.bury(key, at)
-            dead = store.bury(name, key)
             weight += ROW_OVERHEAD_BYTES + len(key)
         else:
-            if dead:
-                dead.pop(key, None)
             weight += ROW_OVERHEAD_BYTES + len(key) + len(value)
         if loading:
             fragment.doubt_live(key, at)  # until the transfer tells of the key
     if fragment.suspects and not loading:
         fragment.confirm(write.keys)
+    store.bury(name, buried)
     store.weigh(weight)
 
 
 def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> None:
     """Rows of a transfer; what is newer here stays, and what was written live while loading does until it is told of."""
     name = fragment.name
-    rows, dead = store.layer_of(name)
+    rows, _ = store.layer_of(name)
     if _are_simply_put(store, fragment, record):
         rows.update(zip(record.keys, map(Entry, record.epochs, record.counters, record.values), strict=True))
         values = sum([len(value) for value in record.values if value is not None])
         store.weigh(ROW_OVERHEAD_BYTES * len(record.keys) + sum(map(len, record.keys)) + values)
         return
-    weight = 0
+    weight = buried = 0
     for epoch, counter, key, value in zip(record.epochs, record.counters, record.keys, record.values, strict=True):
         makes_room = fragment.loading and not counter
         suspect = key in fragment.suspects
@@ -63,16 +64,14 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
             held = store.get(name, key)
             if held is not None and (held.epoch, held.counter) >= (epoch, counter):
                 continue
+        buried += (value is None or not counter) - is_dead(rows.get(key))
         rows[key] = Entry(epoch, counter, value) if counter else GONE
-        if value is None or not counter:
-            dead = store.bury(name, key)
-        elif dead:
-            dead.pop(key, None)
         if value is None and counter:
             fragment.bury(key, counter)
         elif suspect and makes_room:
             fragment.drop_tombstone(key)
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
+    store.bury(name, buried)
     store.weigh(weight)
 
 

@@ -58,6 +58,11 @@ def is_row(entry: Entry | None) -> bool:
     return entry is not None and entry.value is not None
 
 
+def is_dead(entry: Entry | None) -> bool:
+    """Whether it says of a key that it has none."""
+    return entry is not None and entry.value is None
+
+
 class Page(NamedTuple):
     """Some rows of a fragment, in order. `next`: where to go on, None if no row is left; `work`: entries looked at.
 
@@ -198,35 +203,31 @@ class LayeredStore(Layers[Entry]):
         rows = part.get(fragment[0]) if part is not None else None
         if rows is None:
             rows = active.begin(fragment)
-        rows[key] = entry
         if active.dead.parts and fragment in active.dead:
-            active.dead[fragment].pop(key, None)
+            active.bury(fragment, -is_dead(rows.get(key)))
+        rows[key] = entry
         value = entry.value
         active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
 
-    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], dict[bytes, None] | None]:
-        """The fragment's active rows, and which are dead, if any, for who applies: `bury` what dies, `weigh` what comes."""
+    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], int]:
+        """The fragment's active rows, and how many are dead, for who applies: `bury` what dies, `weigh` what comes."""
         rows = self._active.opened.get(fragment)
-        return self._active.begin(fragment) if rows is None else rows, self._active.dead.get(fragment)
+        return self._active.begin(fragment) if rows is None else rows, self._active.dead.get(fragment, 0)
 
     def pack(self, fragment: Fragment) -> None:
         """Nothing comes to a fragment for now: what lies above the last checkpoint is to take little memory."""
         self._active.pack(fragment)
 
-    def bury(self, fragment: Fragment, key: bytes) -> dict[bytes, None]:
-        """A key's newest entry is no row; all of the fragment's of which that is so."""
-        dead = self._active.dead.setdefault(fragment, {})
-        dead[key] = None
-        return dead
+    def bury(self, fragment: Fragment, more: int) -> None:
+        """Of so many more keys the newest entry is no row, among those of the active layer; or of so many fewer."""
+        if more:
+            self._active.bury(fragment, more)
 
     def set(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key any entry, also one that is no row: a tombstone, or `GONE`."""
-        rows, dead = self.layer_of(fragment)
+        rows, _ = self.layer_of(fragment)
+        self.bury(fragment, (entry.value is None) - is_dead(rows.get(key)))
         rows[key] = entry
-        if entry.value is None:
-            self.bury(fragment, key)
-        elif dead:
-            dead.pop(key, None)
 
     def weigh(self, size: int) -> None:
         """`size` more bytes lie in the active layer."""

@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from engine.state.layer import _OPENED, PACKED_BYTES, PACKED_ROWS, Layer
+from engine.state.replica import Replica
 from engine.state.rows import has_none_of
 from engine.state.store import CheckpointImage, Entry, LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.by_fragment import ByFragment
-from tests.support.weight import weight
+from tests.support.weight import that_hold_more, weight
 from wal.ids import Fragment
+from wal.records import Update, Write
 
 ACC: Fragment = ("acc", 7)
 
@@ -55,7 +57,7 @@ def test_many_rows_large_ones_and_deletes_stay_open() -> None:
     assert layer_of(rows_of(2, b"v" * (PACKED_BYTES // 2))).opened
     layer = Layer(Entry)
     layer.begin(ACC)[b"k"] = Entry(1, 1, None)
-    layer.dead[ACC] = {b"k": None}
+    layer.bury(ACC, 1)
     layer.pack(ACC)
     assert layer.opened
 
@@ -229,3 +231,18 @@ def test_rows_that_were_overwritten_are_rows_all_the_same() -> None:
     assert store.least(ACC) == 2
     store.set(ACC, KEYS[1], Entry(2, 9, None))
     assert store.least(ACC) == 1
+
+
+def test_nothing_but_its_rows_lists_what_was_deleted() -> None:
+    """What lists very many grows in one step now and then, and whatever lists the same grows in the same turn."""
+    store, many = LayeredStore(MemoryStore()), 5_000
+    replica = Replica(store)
+    keys = [b"k%d" % at for at in range(many)]
+    for start, some in ((0, keys[:100]), (100, keys)):
+        replica.apply(Update([Write(*ACC, 1, start, some, [None] * len(some))]))
+    (found,) = that_hold_more(many // 2, [store])
+    assert found.startswith(f"{many} in a dict")
+    assert store.layers[0].dead[ACC] == many
+    replica.apply(Update([Write(*ACC, 1, many + 100, keys[:-1], [b"v"] * (many - 1))]))
+    assert store.layers[0].dead[ACC] == 1
+    assert store.count(ACC, many) == (many - 1, many)
