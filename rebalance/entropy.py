@@ -44,6 +44,8 @@ TICKS = 30
 """A round is spread over so many."""
 FRAGMENTS_A_TICK = 500
 """Of these, about, the contents are told at a time. A round of very many fragments takes longer than it should."""
+ASKED_OF_WORK = 4
+"""So many partitions are as much work to ask about, beside what is in them, as one thing that is decided."""
 SUSPECTED_AT_ONCE = 32
 """Fragments that are looked at more closely; others are found again in a later round."""
 FOUND_MAX = 256
@@ -165,6 +167,7 @@ class AntiEntropy(Rule):
     def _ask(self, numbers: Sequence[int]) -> None:
         """Ask the other copies of these partitions, all of one node at once."""
         core = self.core
+        core.work += len(numbers) // ASKED_OF_WORK
         self._round += 1
         asked: dict[NodeId, list[int]] = {}
         followed = {number: None for number in numbers if core.local[number].placement.asynchronous}

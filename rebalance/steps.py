@@ -41,7 +41,9 @@ Vouched = Mapping[int, Mapping[NodeId, NodeId]]
 
 
 BEGUN_OF_WORK = 8
-"""So many partitions that come into the map are as much work as one that is placed elsewhere."""
+"""So many ways in which partitions come into the map are as much work as one that is placed elsewhere,"""
+ADDED_OF_WORK = 32
+"""and so many partitions for which it is said which of these ways is theirs."""
 NOTHING_SAID: Mapping[Namespace, NamespaceSettings] = {}
 
 
@@ -81,7 +83,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def work(self) -> int:
         """How much it is to take it: each partition as much as a thing that is decided, or less where nothing is in it."""
-        return len(self.placements) + sum(len(new.ways) // BEGUN_OF_WORK for new in self.groups)
+        begun = sum(len(new.ways) // BEGUN_OF_WORK + len(new.which) // 2 // ADDED_OF_WORK for new in self.groups)
+        return len(self.placements) + begun
 
 
 def light_step(

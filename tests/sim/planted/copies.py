@@ -245,7 +245,7 @@ def live_writes_not_taken_while_moving(machine: Machine) -> None:
             return found
         return [record for record in found if not _moves(core, record)]
 
-    around(replication, "_taken", taken)
+    around(replication._taking, "of", taken)
 
 
 def _moves(core: Any, record: r.Record) -> bool:

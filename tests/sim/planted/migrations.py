@@ -53,7 +53,9 @@ def a_copy_that_waits_keeps_what_is_written(machine: Machine) -> None:
     assert machine.node is not None
     node = machine.node
     passes_over = node.demander.passes_over
-    replace(node.replication, "_passes_over", lambda number: number not in node.demander.held and passes_over(number))
+    replace(
+        node.replication._taking, "_passes_over", lambda number: number not in node.demander.held and passes_over(number)
+    )
 
 
 @MIGRATIONS.fault("10")
@@ -61,14 +63,14 @@ def a_copy_that_rests_keeps_what_is_written(machine: Machine) -> None:
     """Who was set aside, lacks something and asks for nothing yet takes what is written, and keeps it behind the gap."""
     assert machine.node is not None
     node = machine.node
-    replace(node.replication, "_passes_over", node.demander.held.__contains__)
+    replace(node.replication._taking, "_passes_over", node.demander.held.__contains__)
 
 
 @MIGRATIONS.fault("10")
 def a_copy_that_rests_takes_nothing(machine: Machine) -> None:
     """Who was set aside passes over what is written to its copies, though they lack nothing."""
     assert machine.node is not None
-    during(machine, machine.node.replication, "_passes_over", demanding, "has_a_gap", lambda _: True)
+    during(machine, machine.node.replication._taking, "_passes_over", demanding, "has_a_gap", lambda _: True)
 
 
 @MIGRATIONS.fault("10")
@@ -79,7 +81,7 @@ def what_is_prepared_is_taken_for_a_gap(machine: Machine) -> None:
     def has_a_gap(state: PartitionState) -> bool:
         return any(fragment.loading or fragment.beyond for fragment in state.fragments.values())
 
-    during(machine, machine.node.replication, "_passes_over", demanding, "has_a_gap", has_a_gap)
+    during(machine, machine.node.replication._taking, "_passes_over", demanding, "has_a_gap", has_a_gap)
 
 
 @MIGRATIONS.fault("10")

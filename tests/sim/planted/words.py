@@ -100,7 +100,7 @@ def copy_acknowledges_what_it_refused(machine: Machine) -> None:
         found: list[r.Record] | int | None = original(sender, records)
         return found if isinstance(found, list) else []
 
-    around(replication, "_taken", taken)
+    around(replication._taking, "of", taken)
 
 
 @WORDS.fault("5, 10")
@@ -131,7 +131,7 @@ def no_epoch_check_on_replicate(machine: Machine) -> None:
                     return None
         return records
 
-    replace(replication, "_taken", taken)
+    replace(replication._taking, "of", taken)
 
 
 @WORDS.fault(
@@ -157,7 +157,7 @@ def no_fence_at_all(machine: Machine) -> None:
     assert machine.node is not None
     replication = machine.node.replication
     no_version_check_on_replicate(machine)
-    replace(replication, "_taken", lambda sender, records: records)
+    replace(replication._taking, "of", lambda sender, records: records)
 
 
 @WORDS.fault(
