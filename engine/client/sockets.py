@@ -9,7 +9,7 @@ from engine import errors
 from engine.client.session import Session
 from engine.errors import ProtocolError
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
-from engine.protocol.redial import REDIAL_SECONDS
+from engine.protocol.redial import pause_after
 from engine.protocol.requests import Request
 from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.wire import (
@@ -101,7 +101,7 @@ class SocketLinks:
         self._resolver = self._resolver or Resolver(self.session.loop)
         try:
             if tries:
-                await asyncio.sleep(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)])
+                await asyncio.sleep(pause_after(tries))
             host, port = split_address(address)
             hosts = await self._resolver.of(host, tries)
             async with asyncio.timeout(HELLO_SECONDS):

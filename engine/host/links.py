@@ -66,12 +66,12 @@ def unheard_ms(settings: Settings) -> int:
 
 def seen_of(hello: Hello, role: Role) -> PeerSeen:
     """Who has greeted, and over which connection."""
-    life = hello.node, hello.allocation, hello.incarnation
-    return PeerSeen(*life, hello.address, hello.domain, hello.cluster, hello.habits, (role,))
+    return PeerSeen(*life_of(hello), hello.address, hello.domain, hello.cluster, hello.habits, (role,))
 
 
-def _life(hello: Hello) -> tuple[NodeId, str, int]:
-    return hello.node, hello.allocation, hello.incarnation
+def life_of(who: Hello | PeerSeen) -> tuple[NodeId, str, int]:
+    """Which node it is, on which disk, and which of its lives."""
+    return who.node, who.allocation, who.incarnation
 
 
 class Owner(Protocol):
@@ -262,7 +262,9 @@ class Link:
         """Whether it is connected to a life that is over, as another one of that node greets so. Another node that does
         says nothing of it: a name may stand for several machines."""
         peer = self.peer
-        return self.connection is not None and peer is not None and peer.node == hello.node and _life(peer) != _life(hello)
+        return (
+            self.connection is not None and peer is not None and peer.node == hello.node and life_of(peer) != life_of(hello)
+        )
 
     def _is_stray(self, found: Hello, wanted: Hello) -> bool:
         """Whether a name leads to one node, and is another's: it did lead there before, or will."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from engine.errors import ProtocolError
-from engine.host.links import LARGE_BYTES, MAY_BE_LARGE, Link, apart, seen_of, way_of
+from engine.host.links import LARGE_BYTES, MAY_BE_LARGE, Link, apart, life_of, seen_of, way_of
 from engine.host.sockets import Complaints, address_of, crowd_of, files_max, keep_alive
 from engine.messages import Message, PrepareParts, kind_of
 from engine.protocol.addresses import HELLO_SECONDS, Address, split_address
@@ -94,12 +94,7 @@ class _Incoming(asyncio.Protocol):
             self._refuse(problem or taken, name_taken=bool(taken))
             return
         self.socket.write(frame(owner.hello("node")))
-        me = owner.identity
-        if hello.role in PEERS and (hello.node, hello.allocation, hello.incarnation) == (
-            me.node,
-            me.allocation,
-            me.incarnation,
-        ):
+        if hello.role in PEERS and life_of(hello) == life_of(owner.identity):
             self.socket.close()  # it has dialed itself, and hears so
         elif hello.role in PEERS:
             self.reader.limit = PEER_FRAME_BYTES_MAX

@@ -1,4 +1,5 @@
-"""When whoever is wanted and is not there is dialed again: the rule of a node's links, and of the simulator's.
+"""When whoever is wanted and is not there is dialed again: the rule of a node's links, and of the simulator's; clients
+pause alike.
 
     dialing --> met --> lost --+
        |                       v
@@ -15,6 +16,11 @@ REDIAL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between attempts; the last for ever."""
 VAIN_SECONDS = 0.5
 """An attempt that was not answered for so long was not heard."""
+
+
+def pause_after(failed: int) -> float:
+    """Seconds until the next attempt, when so many, one or more, have failed since somebody answered."""
+    return REDIAL_SECONDS[min(failed, len(REDIAL_SECONDS)) - 1]
 
 
 class Redial:
@@ -34,9 +40,8 @@ class Redial:
 
     def pause(self) -> float:
         """Nobody did, or who did is gone: for so long it is waited until the next attempt."""
-        pause = REDIAL_SECONDS[min(self.attempts, len(REDIAL_SECONDS) - 1)]
         self.attempts += 1
-        return pause
+        return pause_after(self.attempts)
 
     def is_vain(self, now: float) -> bool:
         """Whether the attempt that is under way is worse than another one, now that whoever is dialed speaks."""

@@ -108,8 +108,8 @@ class Layers(Generic[E]):
         store below does not know how many are its own. And how much work it was: above `most` if it is to be asked again
         first.
 
-        What came since the last count is looked up, once for each key between two checkpoints; what came last comes first,
-        for the rest is counted by the checkpoint under way.
+        What came since the last count is looked up, once for each key between two checkpoints: first what came after the
+        checkpoint under way began, which that does not count.
         """
         name = moment.fragment
         if moment.layer not in self.layers:

@@ -20,7 +20,7 @@ from engine.client.routing import Router
 from engine.client.session import Session
 from engine.client.timing import Surroundings
 from engine.protocol.addresses import Address
-from engine.protocol.redial import REDIAL_SECONDS
+from engine.protocol.redial import pause_after
 from engine.protocol.requests import Reply, Request
 from engine.protocol.wire import decode_replies, decode_requests, frame, frames
 from engine.turn.events import Asked, ClientSeen
@@ -274,7 +274,7 @@ class Client:
         self._dialing[address] = None
         tries = self._attempts.get(address, 0)
         self._attempts[address] = tries + 1
-        pause = int(REDIAL_SECONDS[min(tries - 1, len(REDIAL_SECONDS) - 1)] * SECOND) if tries else 0
+        pause = int(pause_after(tries) * SECOND) if tries else 0
         self.world.after(pause + 2 * self.delay(), self._dialed, address)
 
     def send(self, address: Address, requests: list[Request]) -> None:
