@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import engine
 from engine.errors import DiskFull
 from engine.host.data_directory import held
-from tests.support.commands import wal
+from tests.support.commands import environment, foreshore, wal
 from tests.support.small_files import files_up_to
 from tools.cli import app
 from wal import list_segments
@@ -85,3 +85,10 @@ def test_a_node_whose_disk_is_full_is_told_to_be_started_again_once(tmp_path: Pa
         pass
     with files_up_to(0), pytest.raises(DiskFull, match=r"^[^;]*File too large \(EFBIG\): free some space and start again$"):
         engine.open(tmp_path, **SETTINGS)
+
+
+def test_where_no_file_finds_room_no_half_of_a_modules_bytecode_is_left(tmp_path: Path) -> None:
+    with files_up_to(16):
+        cached = environment(PYTHONPYCACHEPREFIX=str(tmp_path / "bytecode"))
+        assert foreshore("version", env=cached).returncode == 0
+    assert not (tmp_path / "bytecode").exists()

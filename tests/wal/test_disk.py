@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.memory_disk import MemoryDisk, PowerCut, Unsynced
+from tests.support.small_files import files_up_to
 from wal.disk import DirectoryDisk, Disk, DiskError, DiskFull, DiskMissing
 
 
@@ -145,14 +145,9 @@ def test_a_full_device_is_a_full_disk() -> None:
 
 
 def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with DirectoryDisk(tmp_path) as disk:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))
-        try:
-            with pytest.raises(DiskFull, match="EFBIG") as full:
-                disk.create("a.wal", 128 << 10)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with files_up_to(64 << 10), pytest.raises(DiskFull, match="EFBIG") as full:
+            disk.create("a.wal", 128 << 10)
         assert full.value.early
         assert disk.list() == []
 

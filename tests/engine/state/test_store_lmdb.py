@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import shutil
 import subprocess
 import sys
@@ -53,6 +52,7 @@ from rebalance.contents import row_digest
 from tests.engine.state.store_child import FRAGMENTS, MAP_BYTES, contents, held, states, story
 from tests.support.images import loaded
 from tests.support.patience import PATIENCE_SECONDS, joined, next_line, waiting
+from tests.support.small_files import files_up_to
 from wal.checksum import reference_crc32c
 from wal.ids import DECISIONS, Fragment
 from wal.probe import listen
@@ -363,17 +363,14 @@ def test_a_file_that_may_not_grow_costs_nothing_and_the_checkpoint_is_written_wh
     store, data = LmdbStore(path), path / "data.mdb"
     store.write(story(1))
     store.renew()
-    small, before = data.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    small = data.stat().st_size
     large = story(2)._replace(rows={ACC: {**WIDE}})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, before[1]))
-    try:
+    with files_up_to(512 << 10):
         for _ in range(2):
             with pytest.raises(StoreFull, match=r"checkpoint up to lsn 2: .*: free some space"):
                 store.write(large)
             assert data.stat().st_size <= small, "what was begun takes no room"
             assert (store.load(), held(store)) == (states(1), contents(1))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     store.write(large)
     store.renew()
     assert store.load() == states(2)
@@ -387,17 +384,13 @@ def test_where_more_than_room_is_missing_the_store_takes_nothing_more(
     path: Path, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync that failed, or a root page that may be half there, is no full disk, whatever number the system gives it."""
-    store, before = LmdbStore(path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = LmdbStore(path)
     store.write(story(1))
     store.renew()
     with monkeypatch.context() as patched:
         patched.setattr(store_lmdb, "still_whole", _not_whole if fails == "fsync" else _broken)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (512 << 10, before[1]))
-        try:
-            with pytest.raises(StoreError) as met:
-                store.write(story(2)._replace(rows={ACC: {**WIDE}}))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with files_up_to(512 << 10), pytest.raises(StoreError) as met:
+            store.write(story(2)._replace(rows={ACC: {**WIDE}}))
     assert not isinstance(met.value, StoreFull)
     with pytest.raises(StoreFailed, match="an earlier one failed") as refused:
         store.write(story(2))
