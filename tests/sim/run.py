@@ -58,7 +58,19 @@ from tests.sim.recorder import Recorder
 from tests.sim.rotting import write_cold
 from tests.sim.shapes import Shape, draw_shape
 from tests.sim.violation import Violation
-from tests.sim.workloads import WORKLOADS, Bulk, Load, empty, give_copies, judge, read_everything, set_up
+from tests.sim.workloads import (
+    ONE_KEY_SHARE,
+    WORKLOADS,
+    Bulk,
+    Load,
+    Many,
+    empty,
+    give_copies,
+    judge,
+    one_key_of,
+    read_everything,
+    set_up,
+)
 from tests.sim.workloads.operator import Looking, operate
 from tests.sim.world import SECOND, Plant, World
 from tests.support.probes import listen_here
@@ -389,6 +401,8 @@ def _live(
     recorder = Recorder(world)
     load, faults = Load(recorder), Faults(world, rates, pause_ns=pause_ns)
     load.given_up = oracles.ledger.given_up
+    if world.draws.of("many write one key").random() < ONE_KEY_SHARE:
+        load.many = Many()
     faults.majority.ledger = oracles.ledger
     bulk: Bulk | None = None
     looking: list[Looking] = []
@@ -450,7 +464,7 @@ def _live(
             heard = bulk.client.spawn(bulk.read())
             if not world.run_while(lambda: not heard.done, at_most=REST_NS) or heard.failure:
                 raise Violation("liveness", f"what was written in bulk cannot be read: {heard.failure}")
-        for workload, anomalies in judge(recorder, quiet_from).items():
+        for workload, anomalies in judge(load, quiet_from).items():
             raise Violation(f"history-{workload}", "\n".join(map(str, anomalies[:5])))
     finally:
         if bulk is not None:
@@ -494,6 +508,10 @@ def _spawn(world: World, load: Load, draw: Random) -> None:
         rng = world.draws.of(f"{name} of {client.name}")
         pause = draw.choice([100, 400, 1_200]) * MS
         client.spawn(load.repeat(client, rng, workload(load, client, rng), pause), f"{name} of {client.name}")
+    if load.many is not None:
+        rng = world.draws.of(f"one key of {client.name}")
+        step, pause = one_key_of(load, client, rng), rng.choice([100, 400, 1_200]) * MS
+        client.spawn(load.repeat(client, rng, step, pause), f"one key of {client.name}")
 
 
 def _heckle(world: World, load: Load, draw: Random) -> None:

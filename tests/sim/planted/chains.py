@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from engine.data.chains import Chain
 from engine.data.holdings import Key
-from engine.data.parts import Job
+from engine.data.parts import Job, Part
 from engine.protocol.operations import Made
 from engine.protocol.requests import Put, Swap
 from engine.turn.events import SessionId
 from rebalance.partition import LocalPartition
 from tests.sim.machine import Machine
-from tests.sim.planted.fault import Faults, around, replace
+from tests.sim.planted.fault import Faults, around, replace, swapped
 from wal.records import Update
 
 CHAINS = Faults()
@@ -70,3 +72,42 @@ def a_condition_is_told_before_what_it_met_counts(machine: Machine) -> None:
         return before
 
     around(writes, "_join_chain", join)
+
+
+@CHAINS.fault("5")
+def who_appends_behind_others_is_told_what_the_one_before_was_told(machine: Machine) -> None:
+    """Whoever appends together with others is told how long the value was before."""
+    assert machine.node is not None
+    writes = machine.node.writes
+
+    def join(original: Callable[..., Any], chain: Chain, session: SessionId, request: Put | Swap, *about: Any) -> Any:
+        known, told = len(chain.parts), chain.parts[-1].write.answer
+        before = original(chain, session, request, *about)
+        if isinstance(request, Swap) and request.how == "append":
+            for part in chain.parts[known:]:
+                part.write = msgspec.structs.replace(part.write, answer=told)
+        return before
+
+    around(writes, "_join_chain", join)
+
+
+@CHAINS.fault("1")
+def half_of_a_record_counts(machine: Machine) -> None:
+    """Of many who are executed together the primary applies the first half, and answers all."""
+    assert machine.node is not None
+    writes = machine.node.writes
+
+    def counted(original: Callable[..., Any], chain: Chain) -> None:
+        left = len(chain.parts) - len(chain.parts) // 2
+
+        def apply(applied: Callable[..., Any], part: Part) -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                applied(part)
+
+        kept = writes._apply
+        with swapped(writes, "_apply", lambda part: apply(kept, part)):
+            original(chain)
+
+    around(writes, "on_chain_counted", counted)

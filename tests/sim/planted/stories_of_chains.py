@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from engine.client.calls import SwapCall
 from engine.messages import Replicate
+from tests.sim.checkers import list_append
 from tests.sim.clients import Client, Task
-from tests.sim.network import Rule
-from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, Stage, Stories, key, told
+from tests.sim.network import MS, Rule, Weather
+from tests.sim.planted.stage import ANSWER_NS, NAMESPACE, PARTITIONS, Stage, Stories, key, told
+from tests.sim.recorder import Recorder
+from tests.sim.violation import Violation
+from tests.sim.workloads.load import Load
+from tests.sim.workloads.one_key import NAME, Many, one_key_of, read
 from tests.sim.world import Plant
 from wal import records as r
-from wal.ids import TxId
+from wal.ids import NodeId, TxId, partition_of
 
 CHAINS = Stories()
 story = CHAINS.story
@@ -96,4 +101,48 @@ def a_condition_is_looked_at_behind_a_write(plant: Plant | None) -> None:
         stage.power_cut("n1")
         stage.end(lost)
         stage.until(lambda: told(second) and told(third), "both are answered")
+        stage.curtain()
+
+
+def _leads(stage: Stage, name: str) -> NodeId:
+    """The primary of a key."""
+    number, leading = partition_of(name.encode(), PARTITIONS), list[NodeId]()
+
+    def leads() -> bool:
+        leading.extend(node for node in stage.world.machines if stage.primary(number, node))
+        return bool(leading)
+
+    stage.until(leads, f"somebody leads partition {number}")
+    return leading[0]
+
+
+@story
+def many_write_one_key(plant: Plant | None) -> None:
+    """Eight increment, append to, and conditionally set one key after another, several at a time, and ask again; meanwhile
+    whoever leads the key loses its power, again and again."""
+    with Stage(plant) as stage:
+        world = stage.world
+        world.network.weather = Weather(delay=8 * MS, jitter=8 * MS)
+        load = Load(Recorder(world))
+        many = load.many = Many()
+        writers = [stage.client, *(stage.another() for _ in range(7))]
+        for who in writers:
+            rng = world.draws.of(f"one key of {who.name}")
+            stage.begin(load.repeat(who, rng, one_key_of(load, who, rng), 20 * MS), who)
+        for _ in range(4):
+            stage.wait(400)
+            name = _leads(stage, next(reversed(many.keys)))
+            stage.power_cut(name)
+            stage.left_out(name)
+            stage.wait(100)
+            stage.start(name)
+            stage.until(lambda name=name: stage.listed(name), f"{name} is back")  # type: ignore[misc]
+        load.stop()
+        stage.until(lambda: all(task.done for who in writers for task in who.tasks), "all came to an end")
+        stage.rest()
+        for key_of_many in many.keys.values():
+            stage.do(read(load, stage.client, key_of_many))
+        found = list_append.check(many.history(load.recorder))
+        if found:
+            raise Violation(f"history-{NAME}", "\n".join(map(str, found)))
         stage.curtain()

@@ -14,6 +14,8 @@ from tests.sim.workloads.ending import ending_of
 from tests.sim.workloads.fleeting import fleeting_of
 from tests.sim.workloads.late import late_of
 from tests.sim.workloads.load import Load, either, give_copies, set_up
+from tests.sim.workloads.one_key import SHARE as ONE_KEY_SHARE
+from tests.sim.workloads.one_key import Many, one_key_of
 from tests.sim.workloads.retry import retry_of
 from tests.sim.workloads.rows import rows_of
 from tests.sim.workloads.running import running_of
@@ -41,4 +43,16 @@ WORKLOADS = {
     "queue": queue_of,
 }
 
-__all__ = ["WORKLOADS", "Bulk", "Load", "empty", "give_copies", "judge", "read_everything", "set_up"]
+__all__ = [
+    "ONE_KEY_SHARE",
+    "WORKLOADS",
+    "Bulk",
+    "Load",
+    "Many",
+    "empty",
+    "give_copies",
+    "judge",
+    "one_key_of",
+    "read_everything",
+    "set_up",
+]

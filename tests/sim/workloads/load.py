@@ -21,6 +21,7 @@ from wal.ids import TxId
 
 if TYPE_CHECKING:
     from tests.sim.workloads.fleeting import Fleeting
+    from tests.sim.workloads.one_key import Many
 
 ACCOUNTS = tuple(f"a{i}" for i in range(6))
 BALANCE = 100
@@ -75,6 +76,7 @@ class Load:
         self.fleeting: list[Fleeting] = []  # keys that expire
         self.ending = Ending()  # a namespace that is dropped and begun anew
         self.jobs = Jobs()  # of the queue
+        self.many: Many | None = None  # who write one key, where that is done
         self.told_late: dict[int, TxId] = {}  # numbers that were counted, and by whom
         self.registers = Seen()
         self.pace = 1

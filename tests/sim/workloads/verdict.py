@@ -10,7 +10,7 @@ from engine.client.scans import ScanCall
 from tests.sim.checkers import bank, idempotent, list_append, monotonic, register, ring, scan, sets
 from tests.sim.checkers.history import Anomaly, Get, Read, ReadSet, Scan, Transaction
 from tests.sim.clients import Client
-from tests.sim.recorder import Recorder
+from tests.sim.workloads import one_key
 from tests.sim.workloads.load import ACCOUNTS, BALANCE, NODES_OF_RING, TIMEOUT_NS, Load
 from tests.sim.workloads.retry import PREFIX
 from tests.sim.workloads.transactions import bank_of, ring_of, room_rows
@@ -56,6 +56,9 @@ async def read_everything(load: Load, client: Client) -> None:
         elements += [int(key[5:]) for key, _ in page.rows]
         start = page.next_start
     recorder.end(process, "ok", ReadSet(tuple(elements)))
+    if load.many is not None:
+        for each in load.many.keys.values():
+            await one_key.read(load, client, each)
     for workload in (bank_of, ring_of):
         quiet = _Always()
         await workload(load, client, quiet)(process)
@@ -69,8 +72,9 @@ class _Always(Random):
         return 0.0
 
 
-def judge(recorder: Recorder, quiet_from: int) -> dict[str, list[Anomaly]]:
+def judge(load: Load, quiet_from: int) -> dict[str, list[Anomaly]]:
     """What each history has against the engine; workloads without anomalies are left out."""
+    recorder = load.recorder
     verdicts: dict[str, Sequence[Anomaly]] = {
         "bank": bank.check(BALANCE * len(ACCOUNTS), recorder.history("bank"), accounts=ACCOUNTS),
         "lists": list_append.check(recorder.history("lists")),
@@ -83,6 +87,8 @@ def judge(recorder: Recorder, quiet_from: int) -> dict[str, list[Anomaly]]:
         "rows": scan.check(recorder.history("rows")),
         "scan": scan.check(recorder.history("scan"), quiet_from=quiet_from),
     }
+    if load.many is not None:
+        verdicts[one_key.NAME] = list_append.check(load.many.history(recorder))
     for name in recorder.workloads():
         if name.startswith(PREFIX):
             verdicts[name] = idempotent.check(recorder.history(name))
