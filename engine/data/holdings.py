@@ -129,6 +129,10 @@ class Holdings:
         """The transactions that hold keys of a partition."""
         return self._owners.get(partition, ())
 
+    def held_of(self, partitions: Iterable[int]) -> list[int]:
+        """Those of some partitions in which anybody holds a key."""
+        return list(filter(self._owners.__contains__, partitions))
+
     def introduce(self, owner: TxId, label: str, now: int, session: int = 0) -> None:
         """Whoever waits for what this transaction holds is told its label, and since when it holds something."""
         if owner in self._keys:

@@ -405,18 +405,18 @@ class Machines:
 
     def _held_up_by(self, handover: Sequence[int]) -> list[str]:
         """Transactions that hold up the handover of partitions; nothing new begins on them from now on."""
-        core = self.core
+        core, draining, count = self.core, self._draining, len(self.core.local)
         if not handover or core.topology is None:
             return []
-        handover = [number for number in handover if 0 <= number < len(core.local)]
-        moving = frozenset(handover)
-        for number in handover:
+        new = [number for number in handover if number not in draining and 0 <= number < count]
+        for number in new:
             core.local[number].hand_over()
-            self._draining.setdefault(number, core.now)
-        holding = dict.fromkeys(tx.hex() for tx in self.coordinator.holding(moving))
-        for number in handover:
-            holding |= dict.fromkeys(owner.hex() for owner in self.locks.owners_in(number))
-        return list(holding)
+            draining[number] = core.now
+        core.work += len(new) // TAKEN_OF_WORK
+        holding = dict.fromkeys(self.coordinator.holding(frozenset(handover)))
+        for number in self.locks.held_of(handover):
+            holding |= dict.fromkeys(self.locks.owners_in(number))
+        return [tx.hex() for tx in holding]
 
     def _keep_all(self) -> None:
         """What was to be handed over serves on, as far as it is this node's still."""
@@ -431,6 +431,6 @@ class Machines:
 
     def _break_locks(self, handover: Sequence[int]) -> None:
         """The exchange waited long enough: whoever still holds locks on these partitions loses them."""
-        for number in handover:
+        for number in self.locks.held_of(handover):
             for owner in list(self.locks.owners_in(number)):
                 self.locks.give_up(owner, self.locks.keys_in(owner, number))

@@ -281,8 +281,9 @@ class Coordinator(Asking):
         self._look_at_all()
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
-        """Transactions under way that touch these partitions."""
-        return [t.tx for t in self.active.values() if t.decision in handover or any(p in handover for p in t.participants)]
+        """Transactions under way that touch these partitions. It is asked in each turn, so it calls little for each."""
+        apart = handover.isdisjoint
+        return [t.tx for t in self.active.values() if t.decision in handover or not apart(t.participants)]
 
     def tick(self) -> None:
         """Ask again; abort what waited too long. While that is done in pieces nobody rings in vain: it begins anew then."""
