@@ -20,16 +20,17 @@ def beginning(local: LocalPartition, state: PartitionState, again: Again) -> tup
     taken: dict[Namespace, list[tuple[int, int]]] = {}
     first = [prepare for prepare in state.prepared.values() if prepare.epoch == epoch]
     prepared = [prepare_in(epoch, prepare, again) for prepare in state.prepared.values() if prepare.epoch < epoch]
-    for write in chain(again.writes, *(prepare.writes for prepare in first + prepared)):
-        taken.setdefault(write.namespace, []).append((write.start, write.delta))
+    for write in chain(again.writes, *[prepare.writes for prepare in first + prepared]):
+        span = write.start, write.start + (write.closed or len(write.keys))
+        taken.setdefault(write.namespace, []).append(span)
     gaps: list[r.Range] = []
     for namespace, fragment in state.fragments.items():
         lwm = fragment.counter.lwm
         firsts.append((namespace, lwm + 1))
         if namespace in taken:
             counter = PartitionCounter(lwm)
-            for start, delta in taken[namespace]:
-                counter.update(start, delta)
+            for start, end in joined(taken[namespace], lwm):
+                counter.update(start, end - start)
             gaps.extend((namespace, *gap) for gap in counter.missing(counter.highest_applied))
     records: list[r.Record] = []
     if again.writes:
@@ -41,6 +42,23 @@ def beginning(local: LocalPartition, state: PartitionState, again: Again) -> tup
     if first or prepared:
         probe("promotion.kept_prepared")
     return r.EpochStart(number, epoch, firsts), records + prepared
+
+
+def joined(spans: list[tuple[int, int]], lwm: int) -> list[tuple[int, int]]:
+    """What of some spans of counters, as (start, end), lies above `lwm`, in order; those that adjoin are one: of very many
+    votes that were given one after the other there is one then. Those that overlap in part stay apart, for the counter."""
+    found: list[tuple[int, int]] = []
+    first = last = lwm
+    for start, end in sorted(spans):
+        if start == last > first:
+            last = end
+        elif end > last:
+            if last > first:
+                found.append((first, last))
+            first, last = start, end
+    if last > first:
+        found.append((first, last))
+    return found
 
 
 def epochs_after(number: int, state: PartitionState, epoch: int) -> list[r.EpochStart]:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -162,6 +162,36 @@ class PartitionState:
     def prepared_bytes(self) -> int:
         """About how many bytes what is prepared here writes."""
         return sum(map(bytes_prepared, self.prepared.values()))
+
+    # Of what is prepared there may be very much, so these call nothing for each.
+
+    def reserved(self) -> dict[Namespace, int]:
+        """Up to where what is prepared here holds counters, by namespace."""
+        ends: dict[Namespace, int] = {}
+        for prepare in self.prepared.values():
+            for write in prepare.writes:
+                namespace, end = write.namespace, write.start + (write.closed or len(write.keys))
+                if namespace not in ends or ends[namespace] < end:
+                    ends[namespace] = end
+        return ends
+
+    def prepared_at(self, namespace: Namespace, low: int, high: int) -> list[tuple[TxId, r.Prepare]]:
+        """What of it holds some of the counters (low, high] of a namespace."""
+        return [
+            (tx, prepare)
+            for tx, prepare in self.prepared.items()
+            for write in prepare.writes
+            if write.start < high and write.namespace == namespace and write.start + (write.closed or len(write.keys)) > low
+        ]
+
+
+def spans_of(writes: Sequence[r.Write]) -> dict[Fragment, tuple[int, int]]:
+    """Between which counters some writes lie, by fragment."""
+    found: dict[Fragment, tuple[int, int]] = {}
+    for write in writes:
+        low, high = found.get(write.fragment, (write.start, write.end))
+        found[write.fragment] = min(low, write.start), max(high, write.end)
+    return found
 
 
 class _Named(ItemsView[Fragment, FragmentState]):

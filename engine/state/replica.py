@@ -29,7 +29,7 @@ from rebalance.fragment import KNOWN, NOTHING, CannotUndo, FragmentState
 from rebalance.image import FragmentImage, PartitionImage, fragment_of
 from rebalance.links import AllLinks
 from rebalance.lives import lives_after
-from rebalance.partition import Fragments, PartitionState
+from rebalance.partition import Fragments, PartitionState, spans_of
 from rebalance.results import ABORTED, COMMITTED, Results
 from wal import records as r
 from wal.ids import DECISIONS, NO_BALLOT, NO_VERSION, Ballot, Fragment, Namespace, TxId, Version
@@ -119,8 +119,8 @@ class Replica:
         match record:
             case r.History(writes):
                 new = self._apply_all(writes)
-                for number in dict.fromkeys(write.partition for write in writes):
-                    self._drop_ended(number)
+                for name, came in spans_of(writes).items():
+                    self._drop_ended(name, *came)
                 return new
             case r.NoOp(partition, epoch, gaps):
                 return self._close(partition, epoch, gaps)
@@ -251,12 +251,12 @@ class Replica:
             fragment.counter.reserve_to(write.start + (write.closed or len(write.keys)))
         return True
 
-    def _drop_ended(self, number: int) -> None:
-        """A transfer may bring the end of a transaction that was prepared here: what it held is not in doubt any more."""
-        state = self.partition(number)
-        for tx, prepare in list(state.prepared.items()):
-            if prepare.writes and all(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in prepare.writes):
-                del self._change_partition(number).prepared[tx]
+    def _drop_ended(self, name: Fragment, low: int, high: int) -> None:
+        """A transfer brought these counters of a fragment, and so perhaps the end of what was prepared there: what that has
+        held is not in doubt any more."""
+        for tx, prepare in self.partition(name[1]).prepared_at(name[0], low, high):
+            if all(self.fragment(w.fragment).counter.covers(w.start, w.delta) for w in prepare.writes):
+                self._change_partition(name[1]).prepared.pop(tx, None)
 
     def _outcome(self, record: r.Outcome) -> bool:
         number, tx = record.partition, record.tx
@@ -306,9 +306,8 @@ class Replica:
 
     def _reserve_again(self, number: int) -> None:
         """What prepared transactions hold stays reserved, whatever became of the counters."""
-        for prepare in self.partition(number).prepared.values():
-            for write in prepare.writes:
-                self.ensure_fragment(write.fragment).counter.reserve_to(write.end)
+        for namespace, end in self.partition(number).reserved().items():
+            self.ensure_fragment((namespace, number)).counter.reserve_to(end)
 
     def _undo(self, fragment: FragmentState, above: int) -> None:
         self.changes.touch(fragment)
@@ -345,7 +344,7 @@ class Replica:
         if record.full:
             self.emptied.pop(fragment.name, None)
             drop_unconfirmed(self.store, fragment, keys, record.lwm)
-        self._drop_ended(record.partition)
+        self._drop_ended(fragment.name, 0, fragment.counter.highest_applied)
 
     def unconfirmed(self, fragment: FragmentState, lwm: int) -> list[bytes]:
         """Rows in doubt that go when a transfer up to `lwm` ends which has not told of them."""
