@@ -55,6 +55,8 @@ FOLLOWED_MS = 2_000
 """A copy that counts is followed by another within this time, or by none for a while; the first may take longer."""
 MOVING_OF_WORK = 32
 """So many partitions of a map are as much work to look at, whether their copies move, as one thing that is decided."""
+CAUGHT_UP_OF_WORK = 8
+"""And so many copies that a primary vouches for."""
 HANDOVER_WAITS_MS = 30_000
 """So long a primary stays where it is because copies still come."""
 
@@ -119,6 +121,7 @@ class Steps(Rule):
         self.claims.learn(message.claims)
         if not self.caught_up:
             self._since = self.core.now
+        self.core.work += len(message.copies) // CAUGHT_UP_OF_WORK
         for number, node in message.copies:
             if number < len(topology.placements) and topology.placements[number].standing_of(node) is Standing.MOVING:
                 self.caught_up[number, node] = sender

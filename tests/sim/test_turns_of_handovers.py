@@ -5,7 +5,7 @@ Nothing new begins on what is to be handed over, and in each turn it is looked w
 
 from __future__ import annotations
 
-from engine.messages import HandOver
+from engine.messages import CaughtUp, HandOver
 from engine.protocol.requests import CommitTx, Done, Get
 from engine.turn.events import Received
 from engine.turn.settings import Settings
@@ -68,3 +68,16 @@ def test_very_many_transactions_that_touch_nothing_of_what_is_handed_over_cost_a
         assert calls.most
         assert 0 < len(node.exchange.held_up) < many // 2
         assert calls.most <= many // 4, calls.over
+
+
+def test_copies_that_primaries_vouch_for_all_at_once_are_left_to_later_turns() -> None:
+    many, said = 4_000, 20
+    with World(Draws(1), Settings(cluster="sim", partitions=many, backups=0)) as world:
+        stand = Stand(world, ["n1"], _one(1))
+        core = _node(stand.machine).core
+        calls = world.costs = Busy()
+        message = CaughtUp(core.fence, [(number, "n2") for number in range(many)], [], core.version)
+        for _ in range(said):
+            stand.machine.receive(Received(core.node, core.allocation, core.incarnation, message))
+        world.run_for(SECOND // 10)
+        assert many < calls.most <= 6 * many, calls.over
