@@ -1,13 +1,16 @@
 """Members that live and are too slow to be waited for: a disk that takes long, a copy that never answers.
 
 Nobody's silence tells of them. So every node says in its heartbeats how long its log takes to sync, and which copies have
-not answered its batches for longer than it takes to be suspected; its own time counts only while it was there to take
-answers, so that a node which is slow itself blames nobody. The coordinator sets one member aside at a time, by an
-exchange: the one that most accusations touch, or one whose disk has been slow for a while when most are not. If that is the
-coordinator itself the next one does it, as each step of a slow one takes a sync of its disk. Who is set aside keeps its
-copies, gets every write, and is waited for by nobody, but where too few fast copies would stay behind (`rebalance.aside`),
-for as long as it answers at all. It asks to be let back in after a while, which doubles each time it has to be set aside
-again; once it has done well for long enough, that is forgotten.
+not answered its batches for longer than it takes to be suspected. It counts the time that it had to spare (`Core.spare`):
+of that for which it was busy itself an eighth, and none for which it was stopped. So who is as slow as the others blames
+nobody. Where all have more to do than they can, most of it lies before one of them, whichever is a little behind: that one
+is late, and no slower than they are, and an exchange would stop all and give it more to do.
+
+The coordinator sets one member aside at a time, by an exchange: the one that most accusations touch, or one whose disk has
+been slow for a while when most are not. If that is the coordinator itself the next one does it, as each step of a slow one
+takes a sync of its disk. Who is set aside keeps its copies, gets every write, and is waited for by nobody, but where too
+few fast copies would stay behind (`rebalance.aside`), for as long as it answers at all. It asks to be let back in after a
+while, which doubles each time it has to be set aside again; once it has done well for long enough, that is forgotten.
 
 Who is no member may be as slow, and every exchange that is to let it in stops all others until it is given up. So it is not
 asked again for a while that doubles, too.

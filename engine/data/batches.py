@@ -48,6 +48,7 @@ class Batch:
         "sequence",
         "since",
         "size",
+        "spare_since",
         "travels",
         "waiting",
     )
@@ -57,7 +58,7 @@ class Batch:
         self.operations = operations
         self.records: list[r.Record] = [record for o in operations for record in o.records]
         self.acked = acked
-        self.waiting = {n: 0 for n in receivers[0] if n not in acked}  # since when, if not since it was sent
+        self.waiting = {n: 0 for n in receivers[0] if n not in acked}  # since when (spare), if not since it was sent
         self.lagging = {n: None for n in receivers[1] if n not in acked}  # MOVING copies that have not answered
         self.partitions: tuple[int, ...] = ()  # that it touches, if there are MOVING copies
         self.counts = False
@@ -68,6 +69,7 @@ class Batch:
         self.said = 0  # the newest batch there was when it was sent last; 0: it is to be sent
         self.bytes = 0
         self.since = 0  # when it was first sent, in the time for which this node was attentive
+        self.spare_since = 0  # the same, in the time that it had to spare
         self.size = 0  # bytes, once somebody asked
         self.sent_at = NEVER_SENT  # the last time, over a connection that is still there
         self.travels = 0  # ns, for which it may be on its way to a copy
@@ -172,13 +174,13 @@ def forget_sent(batches: Iterable[Batch], node: NodeId) -> None:
 
 
 def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
-    """The copies that are waited for since before `limit`, in batches, oldest first."""
+    """The copies that are waited for since before `limit`, by `Core.spare`, in batches, oldest first."""
     found: dict[NodeId, None] = {}
     for batch in batches:
-        if batch.since > limit:
+        if batch.spare_since > limit:
             break
         still = limit - batch.travels
-        if batch.since <= still:
+        if batch.spare_since <= still:
             found |= {node: None for node, since in batch.waiting.items() if since <= still}
     return list(found)
 

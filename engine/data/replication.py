@@ -136,7 +136,8 @@ class Replication(Rule):
         if targets or large:
             self._batches[batch.sequence] = batch
         if targets:
-            batch.since, batch.patience, batch.due = core.attentive, core.settings.retransmit_ms * MS, core.now
+            batch.since, batch.spare_since = core.attentive, core.spare
+            batch.patience, batch.due = core.settings.retransmit_ms * MS, core.now
             if not later:
                 self._say(targets, batch)
                 batch.due += batch.patience
@@ -242,7 +243,7 @@ class Replication(Rule):
         for batch in list(self._lagging.get(node, {}).get(partition, {}).values()):
             if not batch.counts:
                 self._not_lagging(batch, node)
-                batch.waiting[node] = self.core.attentive
+                batch.waiting[node] = self.core.spare
 
     def lag(self, node: NodeId, partitions: Container[int]) -> None:
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it, whatever it said before.
@@ -257,7 +258,7 @@ class Replication(Rule):
 
     def stalled(self, times: int) -> list[NodeId]:
         """The copies that are waited for and have not answered for so many times as long as it takes to be suspected."""
-        return stalled_in(self._batches.values(), self.core.attentive - times * self.core.settings.suspicion_ms * MS)
+        return stalled_in(self._batches.values(), self.core.spare - times * self.core.settings.suspicion_ms * MS)
 
     def lags_ms(self) -> dict[NodeId, int]:
         """For how long each copy has not answered the oldest batch that it has to."""

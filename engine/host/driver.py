@@ -68,6 +68,7 @@ class Driver:
         self._events: list[Event] = []
         self._weights: list[int] = []  # bytes, of each event
         self._scheduled = False
+        self._due = 0  # when the first of them came, or it was time for a turn
         self._look_at = 0
         self._finishing = False  # whoever stopped it waits for its last checkpoint, and for one that is under way
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +79,7 @@ class Driver:
         self._events.append(event)
         self._weights.append(weight)
         if not self._scheduled:
-            self._scheduled = True
+            self._scheduled, self._due = True, time.monotonic_ns()
             self.loop.call_soon(self._turn)
 
     def start(self) -> None:
@@ -110,7 +111,7 @@ class Driver:
         node = self.node
         began, events = time.thread_time_ns(), self._take_events()
         now = time.monotonic_ns()
-        duties.begin(now)
+        duties.begin(now, self._due)
         node.core.wall = time.time_ns() // MS
         if now >= self._look_at:
             self._look(now)
@@ -168,6 +169,7 @@ class Driver:
         """
         self._timer = None
         if not self._scheduled:
+            self._due = time.monotonic_ns()
             self._turn()
 
     # What duties ask.

@@ -130,6 +130,7 @@ class Duties:
         self._owing = False  # a turn was begun to be paid
         self._waits = True  # it says something that rests on the log
         self._busy_since: int | None = None
+        self._rested_at = 0  # when the last turn was paid
         self._sync_since: int | None = None
         self._beat: tuple[tuple[NodeId, ...], Heartbeat] | None = None
         self._kept = Kept()
@@ -151,8 +152,10 @@ class Duties:
 
     # A turn.
 
-    def begin(self, now: int) -> None:
-        """A turn is taken. Times are in ns, monotonic."""
+    def begin(self, now: int, due: int) -> None:
+        """A turn is taken, of what came first at `due`, or was due then. Times are in ns, monotonic."""
+        core = self.node.core
+        core.idle += min(max(0, due - self._rested_at), core.settings.heartbeat_ms * MS)
         self._busy_since = now
 
     def early(self, effects: Effects, now: int) -> None:
@@ -217,7 +220,7 @@ class Duties:
         for task in effects.tasks:
             self._do(task)
         self._archive(now)
-        self._busy_since = None
+        self._busy_since, self._rested_at = None, now
         self._try_finish()
 
     def pulse(self, now: int) -> tuple[tuple[NodeId, ...], Heartbeat] | None:

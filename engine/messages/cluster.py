@@ -23,7 +23,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat", g
 
     `sync_ms`: the longest sync of my log since my last one. While a turn or a sync takes longer than the time between two
     of them, the last one is repeated: `busy_ms` says for how long this has been so, and `sync_ms` how much of it is the
-    sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected.
+    sync that is under way. `stalled`: copies that have not answered me for longer than it takes to be suspected, of the
+    time that I had to spare.
     `emptied`: the map calls a copy of mine in sync that is not whole. `mute`: copies that have not answered me for longer
     than the slowest disk may take. `dropped`: namespaces that are being dropped or made, and of which I lead no row.
     `written`: some that are being made, and of which I lead one. `promoting`: by this map I am primary of partitions that I

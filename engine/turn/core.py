@@ -37,6 +37,8 @@ HURRIES_AT = 2
 BACKLOGGED_AT = 3
 """So many times `checkpoint_bytes` of changes lie in memory while the store takes those of before: nothing new is begun."""
 
+BUSY_TIMES = 8
+"""Who has no moment to spare waits for others so many times as long, before it calls them late."""
 WAITED_WORK = WORK_MAX // 4
 """For what an earlier turn has left so much of this one is kept: that gets on in any case, whatever came meanwhile."""
 
@@ -98,6 +100,7 @@ class Core:
         self.boot_lsn = durable_lsn
         self.asked = 0  # requests of clients, taken so far
         self.attentive = 0  # ns, for which this node was there to take what others said
+        self.idle = 0  # ns of it, for which there was nothing to do; whoever drives this node says so before each turn
         self.slow_until = 0  # its log took long to sync lately
         self.not_sent: dict[NodeId, NotSent] = {}  # in this life; whoever drives this node counts
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
@@ -132,6 +135,14 @@ class Core:
     def wall_ms(self) -> int:
         """What the wall clock reads, which may jump; only expiry goes by it. Where nobody says, it goes as `now` does."""
         return self.now // MS if self.wall is None else self.wall
+
+    @property
+    def spare(self) -> int:
+        """ns by which it goes who is late: for which there was nothing to do here but to wait, and a part of the others.
+
+        Before a node that is busy the answers may lie; and where all are, whoever has the most to do is no slower for that.
+        """
+        return self.idle + (self.attentive - self.idle) // BUSY_TIMES
 
     @property
     def life(self) -> Life:

@@ -127,6 +127,7 @@ class Machine:
         self.sessions: dict[SessionId, Callable[[object], None]] = {}
         self._session = 0
         self._inbox: list[Event] = []
+        self._due: int | None = None  # when the first of these came
         self._unpaid: Effects | None = None
         self._computing = False  # what is unpaid is still being decided
         self._summoned = False  # its loop is about to look at what came
@@ -217,6 +218,7 @@ class Machine:
         )
         self.up, self.powered, self.paused, self.gone, self.why = True, True, False, False, ""
         self._inbox, self._unpaid, self._computing, self._summoned, self._resume = [], None, False, False, []
+        self._due = None
         self._portions, self._at_most, self._still = ALL_AT_ONCE, None, None
         self._left_over = []
         self._waking = self._wanted = None
@@ -319,6 +321,8 @@ class Machine:
         if not self.up:
             return
         self._inbox.append(event)
+        if self._due is None:
+            self._due = self.local(self.world.now)
         if self._unpaid is not None or self.paused or self._summoned:
             return
         if self.speed.attention:
@@ -356,7 +360,8 @@ class Machine:
                 self._at_most = None
         self.turns += 1
         now = self.local(world.now)
-        self.duties.begin(now)
+        self.duties.begin(now, now if self._due is None else self._due)
+        self._due = now if self._inbox else None
         node.core.wall = self.wall_ms
         try:
             effects, cost = world.costs.turn(node, now, events)

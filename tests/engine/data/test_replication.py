@@ -15,7 +15,7 @@ from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
-from engine.turn.core import Core
+from engine.turn.core import BUSY_TIMES, Core
 from engine.turn.effects import Effects
 from engine.turn.settings import Settings
 from rebalance.partition import LocalPartition, Role
@@ -83,6 +83,11 @@ class Primary:
             shipped = Operation(self.local, operation.records, counted=operation.counted, abandoned=operation.abandoned)
             self.replication.ship(shipped, self.local)
         self.replication.flush()
+
+    def listens(self, ns: int) -> None:
+        """Time goes by, in which it has nothing else to do."""
+        self.core.attentive += ns
+        self.core.idle += ns
 
     def sent(self) -> list[tuple[tuple[NodeId, ...], Replicate]]:
         """The batches that left since this was asked last."""
@@ -188,11 +193,22 @@ def test_a_joiner_is_late_from_when_it_is_waited_for() -> None:
     primary = Primary()
     suspicion = primary.core.settings.suspicion_ms * MS
     primary.ship(Noted(0))
-    primary.core.attentive += suspicion
+    primary.listens(suspicion)
     primary.replication.wait_for("n3", 0)
     assert primary.replication.stalled(1) == ["n2"], "it had no reason to hurry before"
-    primary.core.attentive += suspicion
+    primary.listens(suspicion)
     assert primary.replication.stalled(1) == ["n2", "n3"]
+
+
+def test_who_is_busy_itself_calls_a_copy_late_later() -> None:
+    primary = Primary()
+    suspicion = primary.core.settings.suspicion_ms * MS
+    primary.ship(Noted(0))
+    primary.core.attentive += BUSY_TIMES * suspicion - BUSY_TIMES
+    assert primary.replication.stalled(1) == [], "the answer may lie before it"
+    assert primary.replication.lags_ms()["n2"] == (BUSY_TIMES * suspicion - BUSY_TIMES) // MS
+    primary.core.attentive += BUSY_TIMES
+    assert primary.replication.stalled(1) == ["n2"]
 
 
 def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() -> None:
