@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -71,8 +73,10 @@ class MetricsServer(ThreadingHTTPServer):
         shown = f"[{host!s}]" if ":" in str(host) else host
         return f"http://{shown!s}:{port}/metrics"
 
-    def handle_error(self, *_: object) -> None:
-        """Who asked has hung up."""
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Mostly, who asked has hung up."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Asked(BaseHTTPRequestHandler):

@@ -9,8 +9,9 @@ never keys or transactions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from threading import Thread
+from typing import Any, Self
 
 import typer
 
@@ -24,16 +25,18 @@ PREFIX = "foreshore"
 Status = dict[str, Any]
 Answers = dict[str, Status | Error]
 """By address: what a node says of itself, or why it does not."""
+Answer = Callable[[str], Awaitable[Status | Error]]
 
 
 def tell(addresses: Sequence[str], listen: str) -> None:
     """Print the metrics of these nodes; or serve them until interrupted, if there is an address to `listen` at."""
     once = list(dict.fromkeys(map(check_address, addresses)))
     if listen:
-        with metrics_server(listen, lambda: metrics(run(_ask(once)))) as server:
+        asker = Asker(once)
+        with metrics_server(listen, asker.text) as server, asker:
             emit([f"metrics on {server.url}"])
             server.serve_forever()
-    found = run(_ask(once))
+    found = run(_ask(once, answer_of))
     emit(metrics(found).splitlines())
     failed = [answer for answer in found.values() if isinstance(answer, Error)]
     for error in failed:
@@ -42,11 +45,50 @@ def tell(addresses: Sequence[str], listen: str) -> None:
         raise typer.Exit(ExitCode.UNREADABLE)
 
 
-async def _ask(addresses: Sequence[str]) -> Answers:
-    return dict(zip(addresses, await asyncio.gather(*map(_answer, addresses)), strict=True))
+class Asker:
+    """Asks nodes for whoever wants their figures, in threads of their own.
+
+    All who come while the nodes are being asked are told the same: however many collect, a node is asked once at a time.
+    And all of it is done on one event loop that does not end. One for each question would not end before the name service
+    has answered, for which nobody waits any more.
+    """
+
+    def __init__(self, addresses: Sequence[str], answer: Answer | None = None) -> None:
+        self._addresses = addresses
+        self._answer = answer or answer_of
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._asking: asyncio.Task[str] | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def text(self) -> str:
+        """The metrics of now. From any other thread."""
+        return asyncio.run_coroutine_threadsafe(self.told(), self._loop).result()
+
+    async def told(self) -> str:
+        """The same, on the loop."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        return await self._asking
+
+    async def _ask(self) -> str:
+        return metrics(await _ask(self._addresses, self._answer))
 
 
-async def _answer(address: str) -> Status | Error:
+async def _ask(addresses: Sequence[str], answer: Answer) -> Answers:
+    return dict(zip(addresses, await asyncio.gather(*map(answer, addresses)), strict=True))
+
+
+async def answer_of(address: str) -> Status | Error:
+    """What a node says of itself, or why it does not."""
     try:
         return await question(address, "status")
     except Error as error:
@@ -54,30 +96,37 @@ async def _answer(address: str) -> Status | Error:
 
 
 def metrics(found: Answers) -> str:
-    """The figures of nodes, by address, in the text format of Prometheus."""
-    told = Figures(PREFIX)
+    """The figures of nodes, by address, in the text format of Prometheus. What is at several addresses tells once."""
+    told, known = Figures(PREFIX), set[str]()
     for address, status in found.items():
         told.gauge("up", "1: the node answers", not isinstance(status, Error), address=address)
     for address, status in found.items():
-        if not isinstance(status, Error):
-            _of_the_node(told, address, status)
+        if isinstance(status, Error):
+            continue
+        _who(told, address, status)
+        if status["node"] not in known:
+            known.add(status["node"])
+            _of_the_node(told, status)
             _of_its_disk(told, status)
             _of_its_maps(told, status)
             _of_its_members(told, status)
     return told.text()
 
 
-def _of_the_node(told: Figures, address: str, status: Status) -> None:
-    node: str = status["node"]
+def _who(told: Figures, address: str, status: Status) -> None:
     told.gauge(
         "node_info",
         "1; who the node is, and of which cluster",
         1,
-        node=node,
+        node=status["node"],
         address=address,
         cluster=status["cluster_name"],
         cluster_id=status.get("cluster", ""),
     )
+
+
+def _of_the_node(told: Figures, status: Status) -> None:
+    node: str = status["node"]
     told.gauge("formed", "1: the node is in a cluster", status["formed"], node=node)
     told.gauge("serving", "1: it serves, with a majority", status["serving"] and status["quorum"], node=node)
     told.gauge("stopping", "1: it was told to stop", status["stopping"] is not None, node=node)
@@ -119,9 +168,9 @@ def _of_its_maps(told: Figures, status: Status) -> None:
     told.gauge("stopped_longest_seconds", "the longest of these", maps["longest_stop_ms"] / 1000, node=node)
     for side in ("handed_over", "taken_over"):
         told.counter("handovers", "partitions that were handed over or taken over", maps[side], node=node, side=side)
-        for name, quantile in (("p50", "0.5"), ("p99", "0.99")):
+        for name in ("p50", "p99"):  # of the last ones: no quantiles of a summary, which would have a sum and a count
             took = maps[f"{side}_{name}_ms"] / 1000
-            told.gauge("handover_seconds", "how long they took nothing new", took, node=node, side=side, quantile=quantile)
+            told.gauge("handover_seconds", "how long they took nothing new", took, node=node, side=side, percentile=name)
     told.gauge("splits", "members that have another map of one version", len(status["split"]), node=node)
 
 

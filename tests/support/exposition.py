@@ -25,9 +25,11 @@ def exposed(text: str) -> dict[str, dict[str, float]]:
                 assert heads[-2:] == [("HELP", head["name"]), ("TYPE", head["name"])], line
                 assert head["name"] not in found, f"{head['name']} is said twice"
                 assert head["name"].endswith("_total") == (head["rest"] == "counter"), line
+                assert not head["name"].endswith(("_sum", "_count", "_bucket")), f"a name of summaries alone: {line}"
                 found[head["name"]] = {}
         else:
             assert sample is not None, f"no line of the format: {line}"
+            assert not re.search(r'(?:^|,)(?:quantile|le)="', sample["labels"] or ""), f"a label of summaries alone: {line}"
             assert heads[-1] == ("TYPE", sample["name"]), f"a sample among those of another metric: {line}"
             assert (sample["labels"] or "") not in found[sample["name"]], f"said twice: {line}"
             found[sample["name"]][sample["labels"] or ""] = float(sample["value"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -10,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from engine.errors import Error
 from tests.support.commands import FORESHORE, Node, foreshore, free_port, nodes
 from tests.support.exposition import exposed
 from tests.support.patience import PATIENCE_SECONDS, next_line
-from tools.node_metrics import metrics
+from tools.node_metrics import Asker, metrics
 
 pytestmark = pytest.mark.processes
 
@@ -91,6 +93,48 @@ def test_an_address_that_is_taken_or_none_is_refused() -> None:
     assert (found.returncode, found.stdout) == (2, "")
 
 
+def test_a_node_at_two_addresses_tells_once(node: Node) -> None:
+    host, port = node.address.split(":")
+    again = f"localhost:{port}"
+    assert host != "localhost"
+    told = exposed(foreshore("node", "metrics", node.address, again).stdout)
+    assert told["foreshore_up"] == {f'address="{node.address}"': 1, f'address="{again}"': 1}
+    assert len(told["foreshore_node_info"]) == 2
+    assert told["foreshore_serving"] == {'node="n1"': 1}
+
+
+def test_nodes_are_asked_once_for_all_who_come_meanwhile() -> None:
+    asked = list[str]()
+
+    async def answer(address: str) -> Error:
+        asked.append(address)
+        await asyncio.sleep(0)
+        return Error("gone")
+
+    async def four() -> list[str]:
+        return await asyncio.gather(*(asker.told() for _ in range(4)))
+
+    with Asker(["a:1", "b:1"], answer) as asker:
+        assert len(dict.fromkeys(asyncio.run(four()))) == 1
+        assert asked == ["a:1", "b:1"]
+        asker.text()
+    assert asked == ["a:1", "b:1"] * 2, "who comes later is told what is so by then"
+
+
+def test_a_name_service_that_says_nothing_is_waited_for_no_longer_than_its_node() -> None:
+    silent = Event()
+
+    async def answer(_: str) -> Error:
+        asyncio.get_running_loop().run_in_executor(None, silent.wait)  # where its name leads: given up before it is known
+        return Error("gone")
+
+    try:
+        with Asker(["a:1"], answer) as asker:
+            assert exposed(asker.text())["foreshore_up"] == {'address="a:1"': 0}
+    finally:
+        silent.set()
+
+
 def test_names_that_would_end_a_label_are_escaped() -> None:
     told = metrics({'a"b\\c\nd:1': Error("gone")})
     assert exposed(told)["foreshore_up"] == {'address="a\\"b\\\\c\\nd:1"': 0}
@@ -103,6 +147,8 @@ def test_names_that_would_end_a_label_are_escaped() -> None:
         "# TYPE a gauge\na 1\n",
         "# HELP a b\n# TYPE a gauge\na{b=c} 1\n",
         "# HELP a b\n# TYPE a gauge\nb 1\n",
+        '# HELP a b\n# TYPE a gauge\na{quantile="0.5"} 1\n',
+        "# HELP a_count b\n# TYPE a_count gauge\na_count 1\n",
     ],
 )
 def test_what_is_no_such_format_is_found(wrong: str) -> None:
