@@ -57,7 +57,7 @@ class Participant(Rule):
         self.locks = locking.locks
         self.writes = writes
         self.locking = locking
-        self.voting: dict[tuple[TxId, int], None] = {}
+        self.voting: dict[tuple[TxId, int], tuple[NodeId | None, Era] | None] = {}  # who is told of an end that came by now
         self.touching = Touching(core, writes, locking)
         self.ending: dict[tuple[TxId, int], list[NodeId]] = {}  # who wants to hear that it is done
         self._doubts: dict[tuple[TxId, int], Doubt] = {}
@@ -160,21 +160,15 @@ class Participant(Rule):
 
     def _voted(self, prepare: r.Prepare, to: NodeId) -> None:
         """A prepare record is durable on every in-sync copy: the vote may be given."""
-        core = self.core
-        self.voting.pop((prepare.tx, prepare.partition), None)
-        if prepare.tx in core.replica.partition(prepare.partition).prepared:
-            core.tell(
-                to,
-                Vote(
-                    core.fence,
-                    prepare.tx,
-                    partition=prepare.partition,
-                    epoch=prepare.epoch,
-                    yes=True,
-                    reason="",
-                    era=core.era,
-                ),
-            )
+        core, number = self.core, prepare.partition
+        over = self.voting.pop((prepare.tx, number), None)
+        if prepare.tx not in core.replica.partition(number).prepared:
+            return
+        if over is not None and (local := leads(core, number)) is not None:
+            self.finish(local, prepare.tx, False, *over)
+            return
+        tx, epoch = prepare.tx, prepare.epoch
+        core.tell(to, Vote(core.fence, tx, partition=number, epoch=epoch, yes=True, reason="", era=core.era))
 
     def _not_voted(self, prepare: r.Prepare) -> None:
         """The next primary has the prepare, or closes its counters."""
@@ -237,6 +231,8 @@ class Participant(Rule):
             # a copy would take it late, and nobody would ever end it there.
             assert not (commit and tell == core.node), "a transaction was committed before all of its votes were given"
             probe("tx.ended_when_it_has_voted")
+            if not commit:
+                self.voting[(tx, number)] = tell, era
             return False
         ending = self.end(local, prepare, era, commit=commit)
         if tell is not None:
