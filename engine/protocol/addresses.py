@@ -19,7 +19,7 @@ _PORT = re.compile(r"[0-9]{1,5}")
 def split_address(address: Address) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port). Raises ValueError with what was expected."""
     host, _, port = address.rpartition(":")
-    if not (_HOST.fullmatch(host) or _is_v6(host)) or not _PORT.fullmatch(port) or not int(port) < 65536:
+    if not (_is_name(host) or _is_v6(host)) or not _PORT.fullmatch(port) or not int(port) < 65536:
         raise ValueError(f"{address!r} is not an address: expected host:port, such as 127.0.0.1:7400")
     return host.strip("[]"), int(port)
 
@@ -30,6 +30,14 @@ def given_address(address: Address) -> tuple[str, int]:
     if "[" not in address and (_is_v6(host) or _is_v6(address)):
         raise ValueError(f"{address!r} may be meant in several ways: expected brackets around the host, such as [::1]:7400")
     return split_address(address)
+
+
+def _is_name(host: str) -> bool:
+    """Whether a name service may be asked about it: of its labels, which dots divide, none is empty, or longer than 63."""
+    try:
+        return _HOST.fullmatch(host) is not None and bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _is_v6(host: str) -> bool:
