@@ -102,7 +102,7 @@ def test_a_vote_that_wrote_nothing_is_ended_when_all_copies_have_it_and_then_at_
     node, tx = lone_node(), tx_of(b"a session.", 1)
     number, shipped = partition_of(b"a", 2), list[Shipped]()
     fence, prepared, ship = node.core.version, node.core.replica.partition(number).prepared, node.replication.ship
-    node.replication.ship = lambda operation, _: shipped.append(operation)  # type: ignore[method-assign]
+    node.replication.ship = lambda operation, local: shipped.append(operation)  # type: ignore[method-assign]
     part = Part(number, [], [], [("acc", b"a", 0, 0)])
     run(node, [said(node, PrepareParts(fence, tx, tx, True, [part], [0, 1], 1 - number))])
     assert node.locks.holds(tx, ("acc", b"a"))
