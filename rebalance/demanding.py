@@ -265,10 +265,11 @@ class Rest:
         self._core = core
         self._times = 0  # how often it was set aside
         self.until = 0  # 0: it does not rest
+        self._gaps: dict[int, None] = {}  # partitions that were found to have one, by this map: they will have it
 
     def begins(self) -> bool:
         """Whether, by the map that is here, it was set aside once more."""
-        core = self._core
+        core, self._gaps = self._core, {}
         times = core.topology.aside.get(core.node, 0) if core.topology is not None else 0
         before, self._times = self._times, abs(times)
         if times <= before:
@@ -281,16 +282,19 @@ class Rest:
         """Whether it still rests; as long as it is slow there is no use in asking."""
         core = self._core
         if self.until and core.now >= self.until:
-            self.until = core.slow_until if core.slow_until > core.now else 0
+            self.until, self._gaps = core.slow_until if core.slow_until > core.now else 0, {}
         return self.until > 0
 
     def passes_over(self, number: int, *waiting: dict[NodeId, dict[int, None]]) -> bool:
         """Whether a copy takes nothing of what comes now: it waits to be asked for, and has a gap."""
         if not self.until or not any(number in kept for each in waiting for kept in each.values()):
             return False
-        state = self._core.replica.partition(number)
-        self._core.work += len(state.fragments) // LOOKED_OF_WORK  # for each record that comes
-        return has_a_gap(state)
+        if number not in self._gaps:
+            state = self._core.replica.partition(number)
+            self._core.work += len(state.fragments) // LOOKED_OF_WORK  # for each record that comes
+            if has_a_gap(state):
+                self._gaps[number] = None
+        return number in self._gaps
 
 
 class Missed:
@@ -333,10 +337,7 @@ def has_a_gap(state: PartitionState) -> bool:
     Whoever takes nothing while it does will have it until it is supplied: so long nothing else brings what is in the gap.
     """
     gaps = [fragment for fragment in state.fragments.values() if fragment.loading or fragment.beyond]
-    if not gaps:
-        return False
-    prepared = {(w.namespace, w.start) for prepare in state.prepared.values() for w in prepare.writes}
-    return any(fragment.loading or (fragment.name[0], fragment.counter.lwm) not in prepared for fragment in gaps)
+    return any(f.loading for f in gaps) or not all(state.is_prepared(f.name[0], f.counter.lwm) for f in gaps)
 
 
 class Held:

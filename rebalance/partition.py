@@ -175,6 +175,14 @@ class PartitionState:
                     ends[namespace] = end
         return ends
 
+    def is_prepared(self, namespace: Namespace, start: int) -> bool:
+        """Whether something of it begins at a counter of a namespace. As votes come in order, it is one of the first."""
+        for prepare in self.prepared.values():
+            for write in prepare.writes:
+                if write.start == start and write.namespace == namespace:
+                    return True
+        return False
+
     def prepared_at(self, namespace: Namespace, low: int, high: int) -> list[tuple[TxId, r.Prepare]]:
         """What of it holds some of the counters (low, high] of a namespace."""
         return [
