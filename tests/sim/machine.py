@@ -307,6 +307,7 @@ class Machine:
         if self._still is not None:
             self._clock = (self.world.now, self._still, self._clock[2])
             self._still = None
+        self.world.network.resumed(self)
         first, self._at_most = self._portions
         due, self._resume = self._resume, []
         for work in due:

@@ -8,8 +8,8 @@ all that the engine may rely on. What a dead process sent may still arrive. Ever
 
 Who dials is told at once that nobody listens, and a connection lasts however long nothing gets through; with `kernels` it
 is as systems do it: where a way is cut, or no power is, nothing answers; it is asked again after a while, given up after
-another, and a connection over which nothing is acknowledged breaks. Then nobody knows of a process that starts before it
-says something.
+another, and a connection over which nothing is acknowledged breaks. A process that stands still is connected to, and greets
+nobody until it goes on. Then nobody knows of a process that starts before it says something.
 """
 
 from __future__ import annotations
@@ -99,6 +99,17 @@ class _Attempt:
         self.begins = begins
 
 
+class _Accepted:
+    """A connection to a process that stands still: its system has taken it, and nobody greets who dialed."""
+
+    __slots__ = ("dst", "go_on", "hang_up")
+
+    def __init__(self, dst: Machine, go_on: Callable[[], None], hang_up: Callable[[], None]) -> None:
+        self.dst = dst
+        self.go_on = go_on
+        self.hang_up = hang_up
+
+
 class _Waiting:
     """What takes its time on a narrow way."""
 
@@ -157,6 +168,7 @@ class Network:
         self.doubled = 0
         self.dropped = 0  # because too much waited
         self.said_at = 0  # when something other than chatter was last delivered
+        self._accepted: dict[_Accepted, None] = {}
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
         self._clogged: dict[Way, int] = {}
@@ -290,14 +302,20 @@ class Network:
         pause = _ns(link.off[way].pause())
         self.world.after(pause + 2 * self._delay(), self._dialed_anew, link, link.boots, way, link.off[way].attempts)
 
-    def _dialed_anew(self, link: Link, boots: tuple[int, int], way: Role, attempt: int, asked: int = 0) -> None:
+    def _dialed_anew(
+        self, link: Link, boots: tuple[int, int], way: Role, attempt: int, asked: int = 0, *, late: bool = False
+    ) -> None:
         if way not in link.off or link.off[way].attempts != attempt or link.boots != boots or not link.src.up:
             return
-        if self._asks_on(link, asked):
+        if not late and self._asks_on(link, asked):
             again = _ns(ASKS_AGAIN_SECONDS[asked])
             self.world.after(again, self._dialed_anew, link, boots, way, attempt, asked + 1)
             return
-        if not self._answers(link):
+        if not late and self._stands_still(link):
+            go_on = partial(self._dialed_anew, link, boots, way, attempt)
+            self._accept(link, self.world.now, go_on, partial(go_on, late=True))
+            return
+        if late or not self._answers(link):
             self._dial_anew(link, way)
             return
         del link.off[way]
@@ -330,6 +348,8 @@ class Network:
 
     def stopped(self, machine: Machine, *, reset: bool) -> None:
         """A process is gone. `reset`: its system still runs, and says so to everyone who was connected."""
+        for accepted in [each for each in self._accepted if reset and each.dst is machine]:
+            self.world.after(self._delay(), self._end, accepted, accepted.hang_up)
         for link in self.links.values():
             if link.src is machine:
                 link.boots = None
@@ -359,18 +379,22 @@ class Network:
             link.redial.begin(attempt.begins / SECOND)
             self.world.after(pause + 2 * self._delay(), self._dialed, link, attempt)
 
-    def _dialed(self, link: Link, attempt: _Attempt, asked: int = 0) -> None:
+    def _dialed(self, link: Link, attempt: _Attempt, asked: int = 0, *, late: bool = False) -> None:
         src, dst = link.src, link.dst
         if link.dialing is not attempt:
             return
         wanted = src.up and link.boots is None and not dst.gone
-        if wanted and self._asks_on(link, asked):
+        if wanted and not late and self._asks_on(link, asked):
             self.world.after(_ns(ASKS_AGAIN_SECONDS[asked]), self._dialed, link, attempt, asked + 1)
+            return
+        if wanted and not late and self._stands_still(link):
+            go_on = partial(self._dialed, link, attempt)
+            self._accept(link, attempt.begins, go_on, partial(go_on, late=True))
             return
         link.dialing = None
         if not wanted:
             return
-        if not self._answers(link):
+        if late or not self._answers(link):
             if dst.up and dst.paused and self.passes(src.name, dst.name):
                 dst.receive(_seen(src))  # it will read the greeting of whoever has hung up by then
             self._dial(link, _ns(link.redial.pause()))
@@ -386,6 +410,27 @@ class Network:
         src, dst = link.src.name, link.dst.name
         nothing = not link.dst.powered or not self.passes(src, dst) or not self.passes(dst, src)
         return self.kernels and nothing and asked < len(ASKS_AGAIN_SECONDS)
+
+    def _stands_still(self, link: Link) -> bool:
+        """Whether whoever is dialed is a process that does not run, whose system takes the connection."""
+        src, dst = link.src.name, link.dst
+        return self.kernels and dst.up and dst.paused and self.passes(src, dst.name) and self.passes(dst.name, src)
+
+    def _accept(self, link: Link, begun: int, go_on: Callable[[], None], hang_up: Callable[[], None]) -> None:
+        """Who dialed waits to be greeted: until the process goes on, or is gone, or for so long as it waits for anybody."""
+        accepted = _Accepted(link.dst, go_on, hang_up)
+        self._accepted[accepted] = None
+        self.world.at(begun + _ns(HELLO_SECONDS), self._end, accepted, hang_up)
+
+    def _end(self, accepted: _Accepted, then: Callable[[], None]) -> None:
+        if accepted in self._accepted:
+            del self._accepted[accepted]
+            then()
+
+    def resumed(self, machine: Machine) -> None:
+        """A process goes on, and greets whoever has dialed it."""
+        for accepted in [each for each in self._accepted if each.dst is machine]:
+            self.world.after(self._delay(), self._end, accepted, accepted.go_on)
 
     def _heard(self, link: Link) -> None:
         """Who is dialed hears who dials, and what hangs of its own connections to him is for nothing (`Link.heard`)."""

@@ -135,6 +135,25 @@ def test_as_kernels_do_it_a_machine_that_was_off_is_dialed_when_it_speaks(off_ms
         stage.curtain()
 
 
+@pytest.mark.parametrize(("still_ms", "hung_up"), [(3_000, 0), (7_000, 1)])
+def test_as_kernels_do_it_a_process_that_stands_still_is_connected_to_and_greets_when_it_goes_on(
+    still_ms: int, hung_up: int
+) -> None:
+    with _written_to() as stage:
+        network = stage.world.network
+        network.kernels = True
+        stage["n3"].pause()
+        network.reset(("n1", "n3"))
+        stage.wait(still_ms)
+        link = network.links["n1", "n3"]
+        stage.must(link.boots is None and link.dialing is not None, "who dials waits to be greeted")
+        stage.must(link.redial.attempts == 1 + hung_up, f"nobody is asked again and again: {link.redial.attempts}")
+        stage["n3"].resume()
+        stage.wait(20)
+        stage.must(_connected(stage, ("n1", "n3")), "it is greeted at once")
+        stage.curtain()
+
+
 def test_what_a_new_primary_is_told_is_not_told_again_while_it_comes_over_a_slow_link() -> None:
     """A part of four megabytes takes the link for as many seconds, and is asked for each second."""
     with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=16 << 20, wal_total_bytes=64 << 20)) as stage:
