@@ -244,6 +244,7 @@ class Node(Machines):
                 if BULK in over:
                     self.supply.on_peer_seen(node)
                     self.promotion.on_peer_seen(node)
+                    self.coordinator.on_peer_seen(node)
             case NameTaken():
                 self.names.on_name_taken(event)
             case PeerLost(node):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from engine.data.replication import Replication
 from engine.data.writes import Writes
 from engine.messages import Part, PrepareParts
+from engine.protocol.sizes import written_bytes
 from engine.transactions.commits import Large, Phase, Transaction, pieces_of
 from engine.transactions.participant import NAMED_PER_WORK, Participant
 from engine.transactions.pieces import PLACE_BITS, partition_at
@@ -18,6 +19,7 @@ from engine.transactions.recovering import Recovering
 from engine.transactions.staging import Staging
 from engine.turn.core import Core
 from rebalance.ports import BYTES_OF_WORK, MS
+from rebalance.travelling import travels_ns
 from wal.ids import NodeId, Version, piece_of
 from wal.probe import probe
 
@@ -35,6 +37,7 @@ class Asking(Recovering):
 
     def __init__(self, core: Core, replication: Replication, writes: Writes, participant: Participant) -> None:
         super().__init__(core, replication, writes, participant)
+        self.connections = 0  # that were made: what was on its way over one of before may be lost
         self.staging = Staging(core, self.admission, committing=self._committing, wake=self.alarm.by)
 
     def _committing(self) -> int:
@@ -43,6 +46,7 @@ class Asking(Recovering):
     def _ask_votes(self, transaction: Transaction) -> None:
         core, large = self.core, transaction.large
         transaction.sent_at, transaction.said_under = core.now, self.maps
+        transaction.sent_over = self.connections
         self.alarm.by(core.now + core.settings.retransmit_ms * MS)
         if large is not None:
             large.begin(transaction.awaited)
@@ -117,6 +121,22 @@ class Asking(Recovering):
                 ),
             )
         return True
+
+    def _travels_ns(self, transaction: Transaction) -> int:
+        """For how long votes may not come because what was asked is on its way, or what is prepared is, to the copies."""
+        if transaction.sent_over != self.connections:
+            return 0
+        if transaction.large is not None:
+            return travels_ns(2 * transaction.large.flying, self.core.settings)
+        if transaction.size < 0:
+            transaction.size = sum(written_bytes(part.writes) for part in transaction.parts.values())
+        return travels_ns(2 * transaction.size, self.core.settings)
+
+    def on_peer_seen(self, _node: NodeId) -> None:
+        """A connection was made: what was on its way over another one is not any more."""
+        self.connections += 1
+        if self.active:
+            self.alarm.by(self.core.now)
 
     def _refused(self, transaction: Transaction, reason: str) -> None:
         """It cannot be committed as it was asked for. Where its decision may be lost, this may be the second time, and all

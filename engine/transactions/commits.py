@@ -25,8 +25,6 @@ SPLIT_AT_ONCE = 1_000
 """Of what a transaction touches, so much is put into parts before a turn may end."""
 PREPARE_WORK = 500
 """Keys, and partitions, of which one message asks for votes."""
-RESEND_BYTES = 1 << 20
-"""What is on its way is left alone for so many times longer as it has of these."""
 
 NO_MAP = -1
 """Nothing was said of it yet."""
@@ -71,11 +69,6 @@ class Large:
         """A part is answered for."""
         self.flying -= self._flying.pop(place, 0)
 
-    @property
-    def times(self) -> int:
-        """How many times longer than small ones its votes are waited for, before they are asked for again."""
-        return 1 + self.flying // RESEND_BYTES
-
 
 class Transaction:
     """One transaction, as its coordinator sees it.
@@ -111,6 +104,8 @@ class Transaction:
         self.unlocks: list[tuple[SessionId, Unlock]] = []  # rolled back by its client; answered when the abort counts
         self.since = since
         self.sent_at = since
+        self.sent_over = 0  # the connections, as its coordinator counts them, over which votes were asked for
+        self.size = -1  # bytes of what it writes, if somebody had to know
         self.said_under = NO_MAP  # the map, as its coordinator counts them, under which others were last told or asked
 
 

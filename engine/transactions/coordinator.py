@@ -332,11 +332,15 @@ class Coordinator(Asking):
 
     def _says_again(self, transaction: Transaction) -> bool:
         """What nobody was told under this map, or has not answered for long, is said again."""
-        core, large, phase = self.core, transaction.large, transaction.phase
+        core, phase = self.core, transaction.phase
         anew = transaction.said_under != self.maps
-        after = core.settings.retransmit_ms * MS * (large.times if large is not None else 1)
-        if not anew and not self.alarm.is_due(transaction.sent_at + after, core.now):
-            return False
+        if not anew:
+            after = transaction.sent_at + core.settings.retransmit_ms * MS
+            if not self.alarm.is_due(after, core.now):
+                return False
+            if phase is Phase.PREPARING and not self.alarm.is_due(after + self._travels_ns(transaction), core.now):
+                probe("tx.asked_yet")
+                return False
         if phase is Phase.PREPARING:
             self._ask_votes(transaction)
         elif phase is Phase.FINISHING:

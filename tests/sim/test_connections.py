@@ -7,12 +7,13 @@ import pytest
 
 from engine.data.sizes import size_of
 from engine.host.links import unheard_ms
-from engine.messages import Message, Replicate
+from engine.messages import Message, PrepareParts, Replicate
 from engine.protocol.roles import BEAT, BULK, PEER, PEERS, Role
 from engine.turn.settings import Settings
 from tests.sim.network import MS, Pair, Rule
 from tests.sim.observer import Observer
-from tests.sim.planted.stage import PARTITIONS, SETTINGS, Stage, key, told
+from tests.sim.planted.stage import NAMESPACE, PARTITIONS, SETTINGS, Stage, key, told
+from tests.sim.transactions import SimTransaction
 from wal.ids import NodeId
 
 LARGE_BYTES = 1 << 20
@@ -29,6 +30,17 @@ class _Large(Observer):
     def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
         """Count."""
         self.count += dst == self._name and _is_large(message)
+
+
+class _Asked(Observer):
+    """How often votes on what is large were asked for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def delivered(self, src: NodeId, dst: NodeId, message: Message) -> None:
+        """Count."""
+        self.count += src != dst and isinstance(message, PrepareParts)
 
 
 def _is_large(said: object) -> bool:
@@ -151,6 +163,24 @@ def test_as_kernels_do_it_a_process_that_stands_still_is_connected_to_and_greets
         stage["n3"].resume()
         stage.wait(20)
         stage.must(_connected(stage, ("n1", "n3")), "it is greeted at once")
+        stage.curtain()
+
+
+def test_a_vote_is_not_asked_for_again_while_what_is_prepared_comes_over_a_slow_link() -> None:
+    """Nine megabytes to one participant, and from there to its copy, each over a link of one megabyte."""
+    with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=32 << 20, wal_total_bytes=128 << 20)) as stage:
+        network, asked = stage.world.network, _Asked()
+        first, other = (next(p for p in range(PARTITIONS) if stage.primary(p, name)) for name in ("n1", "n2"))
+        stage.world.watch([asked])
+        network.narrow([("n1", "n2"), ("n2", "n3")], SETTINGS.link_bytes_per_s)
+        tx = SimTransaction(stage.client, optimistic=True, timeout_ns=40_000 * MS)
+        stage.do(tx.put(NAMESPACE, {key(first): b"first"}))
+        stage.do(tx.put(NAMESPACE, {key(other, number): bytes(3 * LARGE_BYTES) for number in range(3)}))
+        commit = stage.begin(tx.commit())
+        stage.world.run_while(lambda: not commit.done, at_most=40_000 * MS)
+        stage.must(told(commit), "it is committed")
+        stage.must(asked.count == 1, f"its vote is asked for once: {asked.count}")
+        network.widen()
         stage.curtain()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from engine.messages import Message, PrepareParts, Vote
@@ -26,7 +27,7 @@ from engine.protocol.sizes import KEYS_MAX
 from engine.state.replica import Replica
 from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
-from engine.transactions import asking, commits, coordinator, staging
+from engine.transactions import asking, coordinator, staging
 from engine.transactions.asking import FLYING_OF_STAGED
 from engine.transactions.coordinator import PREPARE_SECONDS_MAX
 from engine.turn.events import Asked, ClientSeen
@@ -373,15 +374,21 @@ def test_what_does_not_vote_is_asked_again_after_a_while_that_its_bytes_make_lon
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = Asked16(monkeypatch, 350)
-    monkeypatch.setattr(commits, "RESEND_BYTES", 200)
+    core = told.story.node.core
+    after = core.settings.retransmit_ms
+    core.settings = msgspec.structs.replace(core.settings, link_bytes_per_s=400 * 1000 // after)
     told.parts()
     told.vote(2)
     assert told.parts() == [4]
-    after = told.story.node.core.settings.retransmit_ms
     told.story.wait(3 * after - 5)
-    assert told.parts() == [], "four hundred bytes are left alone for three times as long"
+    assert told.parts() == [], "four hundred bytes are to come, and to be logged on copies"
     told.story.wait(10)
     assert told.parts() == [0, 1, 3, 4], "and then those that have not voted are asked again, and nobody else"
+    told.story.wait(after + 5)
+    assert told.parts() == []
+    told.story.node.coordinator.on_peer_seen("n1")
+    told.story.wait(5)
+    assert told.parts() == [0, 1, 3, 4], "what was on its way over a connection that broke is asked for at once"
 
 
 def test_a_turn_asks_for_as_much_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
