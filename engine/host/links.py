@@ -64,9 +64,9 @@ def unheard_ms(settings: Settings) -> int:
     return max(UNHEARD_MS_MIN, UNHEARD_SUSPICIONS * settings.suspicion_ms)
 
 
-def seen_of(hello: Hello, role: Role) -> PeerSeen:
-    """Who has greeted, and over which connection."""
-    return PeerSeen(*life_of(hello), hello.address, hello.domain, hello.cluster, hello.habits, (role,))
+def seen_of(hello: Hello, *over: Role) -> PeerSeen:
+    """Who has greeted, and what goes anew from now on: by which connections, or instead of which."""
+    return PeerSeen(*life_of(hello), hello.address, hello.domain, hello.cluster, hello.habits, over)
 
 
 def life_of(who: Hello | PeerSeen) -> tuple[NodeId, str, int]:
@@ -90,6 +90,9 @@ class Owner(Protocol):
 
     def hello(self, role: str) -> Hello:
         """What the node says first."""
+
+    def speaks(self, role: Role, node: NodeId) -> bool:
+        """Whether there is such a connection to a peer."""
 
     def lost(self, node: NodeId, role: Role) -> None:
         """A connection to a peer broke."""
@@ -240,8 +243,10 @@ class Link:
             self.owner.links_by_node[hello.node] = self
         else:
             self.owner.beside_by_node[self.role, hello.node] = self
-        if self.role != BEAT:
+        if self.role == BULK or (self.role == PEER and self.owner.speaks(BULK, hello.node)):
             self.owner.inbox(seen_of(hello, self.role), 0)  # what was on its way over another connection is not any more
+        elif self.role == PEER:
+            self.owner.inbox(seen_of(hello, PEER, BULK), 0)  # what is large goes by this one, too, until it has its own
 
     def refused(self, reason: str) -> None:
         """Tell the operator, of each reason once until it is connected."""

@@ -246,6 +246,13 @@ class Transport:
                     self.beside_by_node[role, node] = link
         if role == PEER:
             self.inbox(PeerLost(node), 0)
+        elif role == BULK and self.speaks(PEER, node) and (peer := self.links_by_node[node].peer) is not None:
+            self.inbox(seen_of(peer, BULK), 0)  # what was on its way is not any more, and goes by the other one
+
+    def speaks(self, role: Role, node: NodeId) -> bool:
+        """Whether there is such a connection to a peer."""
+        link = self.links_by_node.get(node) if role == PEER else self.beside_by_node.get((role, node))
+        return link is not None and link.connection is not None and link.leads_to(node)
 
     def _look(self) -> None:
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
@@ -287,9 +294,8 @@ class Transport:
         return any((link := self.links_by_node.get(t)) is not None and link.is_behind for t in targets)
 
     def _link_to(self, node: NodeId, role: Role) -> Link | None:
-        beside = self.beside_by_node.get((role, node)) if role is not PEER else None
-        if beside is not None and beside.connection is not None and beside.leads_to(node):
-            return beside
+        if role is not PEER and self.speaks(role, node):
+            return self.beside_by_node[role, node]
         link = self.links_by_node.get(node)
         return link if link is not None and link.leads_to(node) else None
 

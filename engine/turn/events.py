@@ -34,7 +34,10 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 
 
 class PeerSeen(msgspec.Struct, frozen=True, gc=False):
-    """A connection to a peer, or from it, was made: `over` says which, or that all were; `address` is where it listens."""
+    """A connection to a peer, or from it, was made: `over` says which, or that all were; `address` is where it listens.
+
+    What is for one that is not there goes by another one: it is named, too, when that is made; or alone, when it is lost.
+    """
 
     node: NodeId
     allocation: str

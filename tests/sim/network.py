@@ -168,6 +168,7 @@ class Network:
         self.doubled = 0
         self.dropped = 0  # because too much waited
         self.said_at = 0  # when something other than chatter was last delivered
+        self.shut: dict[Way, None] = {}  # connections that are not made when they have broken
         self._accepted: dict[_Accepted, None] = {}
         self._cuts: dict[str, dict[Pair, None]] = {}
         self._blocked: dict[Pair, int] = {}
@@ -296,6 +297,8 @@ class Network:
         self._lose_waiting(link, (way,))
         if way == PEER:
             link.src.receive(PeerLost(link.dst.name))
+        elif way == BULK and PEER not in link.off:
+            link.src.receive(_seen(link.dst, (BULK,)))
         self._dial_anew(link, way)
 
     def _dial_anew(self, link: Link, way: Role) -> None:
@@ -306,6 +309,9 @@ class Network:
         self, link: Link, boots: tuple[int, int], way: Role, attempt: int, asked: int = 0, *, late: bool = False
     ) -> None:
         if way not in link.off or link.off[way].attempts != attempt or link.boots != boots or not link.src.up:
+            return
+        if (link.src.name, link.dst.name, way) in self.shut:
+            self._dial_anew(link, way)
             return
         if not late and self._asks_on(link, asked):
             again = _ns(ASKS_AGAIN_SECONDS[asked])
@@ -320,7 +326,7 @@ class Network:
             return
         del link.off[way]
         if way != BEAT:  # of which nobody is told
-            link.src.receive(_seen(link.dst, (way,)))
+            link.src.receive(_seen(link.dst, (PEER, BULK) if way == PEER and BULK in link.off else (way,)))
         if way == PEER:
             link.dst.receive(_seen(link.src, (way,)))
             self._heard(link)

@@ -166,6 +166,31 @@ def test_as_kernels_do_it_a_process_that_stands_still_is_connected_to_and_greets
         stage.curtain()
 
 
+def test_what_is_large_and_broke_with_the_connection_for_writes_is_said_again_where_it_has_none_of_its_own() -> None:
+    """Nine megabytes are on their way, by the only connection that can be made, and break with it after six seconds."""
+    with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=16 << 20, wal_total_bytes=64 << 20)) as stage:
+        world = stage.world
+        first = next(p for p in range(PARTITIONS) if stage.primary(p, "n1"))
+        lost = Rule("lost", lambda _, to, said: to == "n2" and _is_large(said), drop=True)
+        world.network.rules.append(lost)
+        put = stage.begin_put(key(first), bytes(9 * LARGE_BYTES))
+        stage.until(lambda: lost.caught == 1, "n3 has it, and n2 has not")
+        world.network.shut["n3", "n2", BULK] = None
+        world.network.reset(("n3", "n2"), (BULK,))
+        stage.power_cut("n1")
+        stage.end(lost)
+        world.network.narrow([("n3", "n2")], SETTINGS.link_bytes_per_s)
+        stage.until(lambda: world.network.waits("n3", "n2") > 5_000 * MS, "n2 is told")
+        stage.wait(6_000)
+        world.network.reset(("n3", "n2"), (PEER,))
+        stage.wait(10_500)
+        stage.must(told(put), "its client is told: it was said again when the connection was made")
+        world.network.widen()
+        world.network.shut.clear()
+        stage.start("n1")
+        stage.curtain()
+
+
 def test_a_vote_is_not_asked_for_again_while_what_is_prepared_comes_over_a_slow_link() -> None:
     """Nine megabytes to one participant, and from there to its copy, each over a link of one megabyte."""
     with _written_to(msgspec.structs.replace(SETTINGS, wal_segment_bytes=32 << 20, wal_total_bytes=128 << 20)) as stage:

@@ -221,7 +221,7 @@ def test_whoever_is_met_is_met_over_a_connection_and_a_dead_one_is_given_up_soon
         address = await second.listen("127.0.0.1:0")
         first.connect(address)
         await until(lambda: all(link.connection is not None for link in first.links_to(address)) and bool(heard))
-        assert sorted(event.over for event in told if isinstance(event, PeerSeen)) == [(BULK,), (PEER,)]
+        assert {role for event in told if isinstance(event, PeerSeen) for role in event.over} == {BULK, PEER}
         assert [event.over for event in heard if isinstance(event, PeerSeen)] == [(PEER,)], "there it is one that came"
         for link in first.links_to(address):
             assert link.connection is not None
@@ -230,8 +230,14 @@ def test_whoever_is_met_is_met_over_a_connection_and_a_dead_one_is_given_up_soon
             assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
         told.clear()
         first.beside[BULK, address].abort()
+        await until(lambda: len(told) == 2)
+        assert [event.over for event in told if isinstance(event, PeerSeen)] == [(BULK,)] * 2, "by another, and back"
+        told.clear()
+        first.beside[BULK, address].close()
         await until(lambda: bool(told))
-        assert [event.over for event in told if isinstance(event, PeerSeen)] == [(BULK,)]
+        first.links[address].abort()
+        await until(lambda: len(told) == 3)
+        assert [event.over for event in told if isinstance(event, PeerSeen)] == [(BULK,), (PEER, BULK)], "by that one alone"
         await first.close()
         await second.close()
 
