@@ -25,6 +25,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
+from rebalance.by_key import FEW, put_in, roomy
 from rebalance.chained import DIGEST_EVERY, DIGESTS_KEPT, PUT, chain, digest_of, pack
 from rebalance.epochs import Epochs, epoch_at, noted, one_table
 from rebalance.links import Links, writes_between
@@ -321,22 +322,21 @@ class FragmentState:
 
     def doubt(self, rows: Mapping[bytes, int]) -> None:
         """The rows of these keys may be wrong: each with the counter that it has by a live write, while loading; or 0."""
-        suspects = own(self.suspects)
-        suspects.update(rows)
+        suspects = roomy(self.suspects, len(rows))
+        put_in(suspects, rows)
         self.suspects = suspects or NOTHING
 
     def doubt_live(self, key: bytes, counter: int) -> None:
         """The same of a key that was written live while loading."""
         suspects = self.suspects
-        if isinstance(suspects, dict):
-            suspects[key] = counter
-        else:
-            self.suspects = {key: counter}
+        if not isinstance(suspects, dict) or len(suspects) >= FEW:
+            self.suspects = suspects = roomy(suspects, 1)
+        suspects[key] = counter
 
     def confirm(self, keys: Iterable[bytes]) -> None:
         """They are right."""
         if self.suspects:
-            suspects = own(self.suspects)
+            suspects = roomy(self.suspects)
             for key in keys:
                 suspects.pop(key, None)
             self.suspects = suspects or NOTHING
@@ -344,20 +344,19 @@ class FragmentState:
     def bury(self, key: bytes, counter: int) -> None:
         """A key was deleted by the update with this counter."""
         tombstones = self.tombstones
-        if isinstance(tombstones, dict):
-            tombstones[key] = counter
-        else:
-            self.tombstones = {key: counter}
+        if not isinstance(tombstones, dict) or len(tombstones) >= FEW:
+            self.tombstones = tombstones = roomy(tombstones, 1)
+        tombstones[key] = counter
 
     def bury_all(self, deleted: Mapping[bytes, int]) -> None:
         """The same of many keys."""
-        tombstones = own(self.tombstones)
-        tombstones.update(deleted)
+        tombstones = roomy(self.tombstones, len(deleted))
+        put_in(tombstones, deleted)
         self.tombstones = tombstones or NOTHING
 
     def drop_tombstone(self, key: bytes) -> int:
         """A delete need not be remembered any more; its counter, 0 if it was not."""
-        tombstones = own(self.tombstones)
+        tombstones = roomy(self.tombstones)
         counter = tombstones.pop(key, 0)
         self.tombstones = tombstones or NOTHING
         return counter

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rebalance.by_key import parts_of
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK
 from rebalance.ports import Node
@@ -61,7 +62,7 @@ class Unconfirmed:
             self._dropped = False
             return False
         core.work += len(self._keys)
-        self._over = [fragment.beyond, fragment.suspects]
+        self._over = [fragment.beyond, *parts_of(fragment.suspects)]
         core.log(self._ready)
         return False
 

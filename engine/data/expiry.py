@@ -28,6 +28,7 @@ from engine.protocol.requests import KEYS_AT_ONCE, Get, Request, Values
 from engine.turn.core import Core
 from engine.turn.desk import Desk
 from engine.turn.events import Asked, SessionId
+from rebalance.by_key import Table, roomy
 from rebalance.deadlines import key_of, row_of, said, saying
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import MS, leads, may_act
@@ -97,7 +98,7 @@ class Expiry(Rule):
         self.locks = locks
         self.deletes = deletes
         self.waiting: dict[Key, list[_Waiting]] = {}  # until what is under way with a key counts
-        self._deadlines: dict[int, dict[bytes, int]] = {}  # by partition and row: no later than in the heap
+        self._deadlines: dict[int, Table[int]] = {}  # by partition and row: no later than in the heap
         self._heap: list[tuple[int, int, bytes]] = []
         self._ripe: dict[int, list[bytes]] = {}  # their time has come, by partition
         self._unread: dict[int, bytes] = {}  # partitions whose rows were not all looked at, and from where on
@@ -130,7 +131,7 @@ class Expiry(Rule):
                 self._note(write.partition, row, said(value)[0])
 
     def _note(self, number: int, row: bytes, when: int) -> None:
-        deadlines = self._deadlines.setdefault(number, {})
+        deadlines = self._deadlines[number] = roomy(self._deadlines.get(number, {}), 1)
         known = deadlines.get(row)
         deadlines[row] = when
         if known is None or when < known:

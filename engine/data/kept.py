@@ -25,13 +25,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import repeat
+from types import MappingProxyType
 from typing import TypeAlias
 
 from engine.state.ahead import KEYS_OF_WORK, LARGE_KEYS, PIECE_KEYS
 from engine.state.store import GONE, ROW_OVERHEAD_BYTES, Entry, LayeredStore, Page, Row, is_row
 from engine.turn.letting_go import empty
+from rebalance.by_key import Table, in_parts, parts_of, roomy
 from wal.ids import NO_ERA, Era, Fragment
 from wal.probe import probe
 
@@ -55,7 +57,7 @@ class Unread:
 
 
 Held: TypeAlias = Entry | Unread | None
-Rows: TypeAlias = dict[Fragment, dict[bytes, Held]]
+Rows: TypeAlias = dict[Fragment, Table[Held]]
 """Of each key what it had; None: nothing."""
 
 
@@ -121,7 +123,7 @@ class Kept:
             while rows:
                 name, of = rows.popitem()
                 self._keeps_no_more(cut, name)
-                yield from empty([of])
+                yield from empty(parts_of(of))
                 freed += 1
                 if not freed % FOLDED_MAX:
                     yield FOLDED_MAX // FOLDED_OF_WORK
@@ -144,7 +146,7 @@ class Kept:
             return 1 + min(len(rows), FOLDED_MAX) // FOLDED_OF_WORK
         before, size, handed = self._eras[at - 1], 0, 0
         for name, of in rows.items():
-            older = self._of(before, name, self._stood[cut][name])
+            older = self._of(before, name, self._stood[cut][name], len(of))
             handed += len(of)
             for key, held in of.items():
                 if key not in older:
@@ -170,7 +172,7 @@ class Kept:
             probe("cut.large_rows_are_kept")
             self._note(cut, name, keys)
             return
-        mine, get, size = self._of(cut, name, self._lwm(name)), self._get, 0
+        mine, get, size = self._of(cut, name, self._lwm(name), len(keys)), self._get, 0
         for key in keys:
             if key not in mine:
                 held = mine[key] = get(name, key)
@@ -192,22 +194,27 @@ class Kept:
 
     def _note(self, cut: Era, name: Fragment, keys: Sequence[bytes]) -> None:
         """They are kept, and read later."""
-        mine, unread = self._of(cut, name, self._lwm(name)), Unread(self._store.below(name))
-        fresh = [key for key in keys if key not in mine]
+        mine, unread = self._of(cut, name, self._lwm(name), len(keys)), Unread(self._store.below(name))
         above, _ = self._store.layer_of(name)
-        mine.update(zip(fresh, map(above.get, fresh, repeat(unread)), strict=True))
+        fresh: list[bytes] = []
+        for some, (there, rows) in in_parts(keys, mine, above):
+            new = [key for key in some if key not in there]
+            there.update(zip(new, map(rows.get, new, repeat(unread)), strict=True))
+            fresh += new
         if fresh:
             self._unread.append((cut, name, fresh, unread))
 
-    def _of(self, cut: Era, name: Fragment, stood: int) -> dict[bytes, Held]:
-        """What is kept of a fragment for a cut, of which something is to be kept now, or was when it `stood` there."""
+    def _of(self, cut: Era, name: Fragment, stood: int, more: int) -> Table[Held]:
+        """What is kept of a fragment for a cut, of which so much `more` is to be kept now, or was when it `stood` there."""
         known = self._stood[cut]
         if name not in known:
             insort(self._cuts_of.setdefault(name, []), cut)
             known[name] = stood
         elif known[name] > stood:
             known[name] = stood
-        return self._rows[cut].setdefault(name, {})
+        rows = self._rows[cut]
+        kept = rows[name] = roomy(rows.get(name, _NONE_KEPT), more)
+        return kept
 
     def mark(self, cut: Era, name: Fragment) -> int:
         """A counter at or below which nothing comes, or came, into a fragment after a cut: with it the rows at the cut can
@@ -251,7 +258,7 @@ class Kept:
         self._bytes[cut] += size
         self.bytes += size
 
-    def _from(self, cut: Era, name: Fragment) -> list[dict[bytes, Held]]:
+    def _from(self, cut: Era, name: Fragment) -> list[Table[Held]]:
         """What is kept of a fragment for a cut and those after it."""
         return [self._rows[each][name] for each in self._later(cut, name) if each in self._rows]
 
@@ -261,7 +268,7 @@ class Kept:
 
     def reader(self, cut: Era) -> Callable[[Fragment, bytes], Entry | None]:
         """What tells that of each of some keys, while nothing is applied: where nothing was overwritten, as it is now."""
-        known: dict[Fragment, list[dict[bytes, Held]]] = {}
+        known: dict[Fragment, list[Table[Held]]] = {}
 
         def read(name: Fragment, key: bytes) -> Entry | None:
             kept = known.get(name)
@@ -303,6 +310,7 @@ class Kept:
 
 
 _NONE: list[Era] = []
+_NONE_KEPT: Mapping[bytes, Held] = MappingProxyType({})
 
 
 def _read(key: bytes, held: Held) -> Entry | None:

@@ -14,9 +14,13 @@ are looked at ahead, too: what a transfer brings then is looked at again, and wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import TypeAlias
 
+from engine.state.layer import RowsOf
 from engine.state.store import ROW_OVERHEAD_BYTES, Entry, LayeredStore, is_dead
+from rebalance.by_key import ByKey, put_in
 from rebalance.chained import digest_of, entries_of
 from rebalance.fragment import FragmentState
 from rebalance.links import AllLinks
@@ -33,7 +37,7 @@ KEYS_OF_WORK = 4
 
 
 class Ahead:
-    """One write, as far as it is worked out. `rows` and `deleted` are in the order of its keys.
+    """One write, as far as it is worked out. `rows` and `deleted` lie in parts, so to put them in takes no look at each.
 
     `before`: the digest of history where it is next, if it is known, and then `after` is what it will be. `newer`: of its
     keys those that have something at least as new already; None: nobody has looked. `noted`: the cut for which it is noted
@@ -45,8 +49,8 @@ class Ahead:
     def __init__(self, write: Write, before: int | None = None) -> None:
         self.write = write
         self.before = self.after = before
-        self.rows: dict[bytes, Entry] = {}
-        self.deleted: dict[bytes, int] = {}  # the counter of each tombstone
+        self.rows = ByKey[Entry]()
+        self.deleted = ByKey[int]()  # the counter of each tombstone
         self.digested: list[bytes] = []  # what the digest takes in, key by key
         self.weight = 0
         self.newer: dict[bytes, None] | None = None
@@ -117,15 +121,20 @@ class Ahead:
     def put_in(self, store: LayeredStore, fragment: FragmentState) -> None:
         """The write was marked as applied: its rows are there, all at once."""
         if fragment.loading:
-            fragment.doubt({key: entry.counter for key, entry in self.rows.items()})  # until the transfer tells of the keys
+            fragment.doubt(self.rows.mapped(attrgetter("counter")))  # until the transfer tells of the keys
         elif fragment.suspects:
             fragment.confirm([key for key in fragment.suspects if key in self.rows])
         fragment.bury_all(self.deleted)
-        rows, dead = store.layer_of(fragment.name)
-        were = sum(map(is_dead, map(rows.get, self.rows))) if dead else 0
-        rows.update(self.rows)
+        rows, dead = store.layer_of(fragment.name, len(self.rows))
+        were = self._dead_in(rows) if dead else 0
+        put_in(rows, self.rows)
         store.bury(fragment.name, len(self.deleted) - were)
         store.weigh(self.weight)
+
+    def _dead_in(self, rows: RowsOf[Entry]) -> int:
+        """Of how many of its keys it stands in a layer that they have no row."""
+        theirs = rows.parts if isinstance(rows, ByKey) else repeat(rows)
+        return sum(sum(map(is_dead, map(held.get, mine))) for held, mine in zip(theirs, self.rows.parts, strict=False))
 
 
 AllAhead: TypeAlias = dict[tuple[Fragment, int], Ahead]

@@ -23,6 +23,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from rebalance.by_fragment import ByFragment
+from rebalance.by_key import FEW, InOrder
 from rebalance.contents import Entry
 from wal.ids import Fragment, Namespace
 
@@ -41,21 +42,33 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[tuple[bytes, int, int, bytes | None]]).decode
 
 
+RowsOf: TypeAlias = dict[bytes, E] | InOrder[E]
+"""What a layer has of one fragment."""
+
+
+def _some_of(rows: RowsOf[E], first: int, count: int) -> list[bytes]:
+    """So many keys, in the order in which they came, after the `first` ones."""
+    if isinstance(rows, InOrder):
+        return rows.came[first : first + count]
+    after = len(rows) - first - count
+    if first <= after:
+        return list(islice(rows, first, first + count))
+    return list(islice(reversed(rows), after, after + count))[::-1]
+
+
 class Layer(Generic[E]):
     """Entries applied since a point in time.
 
     Invariant: `dead` says of how many keys of `rows` the entry is no row: a tombstone, or gone. Keys are never taken out of
-    a layer, and a dict keeps them as they came: so the new ones are the last ones. A fragment's rows are in `opened`, or
-    `packed` says where they are; it is packed once, so that a layer does not grow by what comes and goes.
+    a layer, and what has them knows in which order they came: so the new ones are the last ones. A fragment's rows are in
+    `opened`, or `packed` says where they are; it is packed once, so that a layer does not grow by what comes and goes.
     """
 
     __slots__ = (
         "_bytes",
         "_entry",
-        "_fresh",
         "_order",
         "_replaced",
-        "_unseen",
         "bytes",
         "cleared",
         "dead",
@@ -65,7 +78,7 @@ class Layer(Generic[E]):
     )
 
     def __init__(self, entry: Callable[[int, int, bytes | None], E]) -> None:
-        self.opened = ByFragment[dict[bytes, E]]()
+        self.opened = ByFragment[RowsOf[E]]()
         self.packed = ByFragment[int]()
         self._bytes = bytearray()
         self._entry = entry  # makes one
@@ -74,9 +87,7 @@ class Layer(Generic[E]):
         self.since = ByFragment[int]()  # up to which counter it had been applied when it began to change here
         self.bytes = 0
         self._order = ByFragment[SortedList[bytes]]()
-        self._fresh = ByFragment[list[bytes]]()  # known to be new, and not in order yet
         self._replaced: ByFragment[tuple[int, array[int]]] = ByFragment()  # of so many keys, which have a row below
-        self._unseen = ByFragment[list[bytes]]()  # known to be new, and not looked up below yet
 
     def clear(self, fragment: Fragment) -> None:
         """Forget all rows of a fragment, here and below."""
@@ -85,14 +96,12 @@ class Layer(Generic[E]):
         self.packed.pop(fragment, None)
         self.dead.pop(fragment, None)
         self._order.pop(fragment, None)
-        self._fresh.pop(fragment, None)
         self._replaced.pop(fragment, None)
-        self._unseen.pop(fragment, None)
 
     def parts(self) -> Iterator[dict[Namespace, Any]]:
         """All that it is made of, to be emptied when nobody reads it any more."""
         rows = self.opened, self.packed, self.dead, self.cleared, self.since
-        made_of = *rows, self._order, self._fresh, self._replaced, self._unseen
+        made_of = *rows, self._order, self._replaced
         return chain.from_iterable(some.taken() for some in made_of)
 
     # Packed.
@@ -124,7 +133,7 @@ class Layer(Generic[E]):
         self._bytes += len(data).to_bytes(_LENGTH, "big") + data
         del self.opened[fragment]
 
-    def look(self, fragment: Fragment) -> dict[bytes, E] | None:
+    def look(self, fragment: Fragment) -> RowsOf[E] | None:
         """The rows of a fragment, to be looked at; None if there are none."""
         rows = self.opened.get(fragment)
         return rows if rows is not None or not self.packed.parts else self._unpacked(fragment)
@@ -149,7 +158,7 @@ class Layer(Generic[E]):
         begin = at + _LENGTH
         return _decode(self._bytes[begin : begin + int.from_bytes(self._bytes[at:begin], "big")])
 
-    def open(self, fragment: Fragment) -> dict[bytes, E] | None:
+    def open(self, fragment: Fragment) -> RowsOf[E] | None:
         """The rows of a fragment, to be changed or walked; None if there are none."""
         rows = self.opened.get(fragment)
         if rows is None and self.packed.parts and (rows := self._unpacked(fragment)) is not None:
@@ -157,11 +166,13 @@ class Layer(Generic[E]):
             self.packed[fragment] = _OPENED  # only then: another thread may be reading
         return rows
 
-    def begin(self, fragment: Fragment) -> dict[bytes, E]:
-        """The same, of a fragment that may be new here."""
+    def begin(self, fragment: Fragment, more: int = 0) -> RowsOf[E]:
+        """The same, of a fragment that may be new here, and is to have so many `more`."""
         rows = self.opened.get(fragment)
         if rows is None and (rows := self.open(fragment)) is None:
             rows = self.opened[fragment] = {}
+        if isinstance(rows, dict) and len(rows) + more > FEW:
+            rows = self.opened[fragment] = InOrder(rows)
         return rows
 
     def bury(self, fragment: Fragment, more: int) -> None:
@@ -183,20 +194,9 @@ class Layer(Generic[E]):
         order = self._order.get(fragment)
         if order is None:
             order = self._order[fragment] = SortedList()
-        fresh = self._fresh.get(fragment, [])
-        new = len(rows) - len(order) - len(fresh)
-        if new:
-            fresh.extend(islice(reversed(rows), new))
-        if not fresh:
-            return 0
-        order.update(fresh[-most:])
-        count = len(fresh)
-        del fresh[-most:]
-        if fresh:
-            self._fresh[fragment] = fresh
-        else:
-            self._fresh.pop(fragment, None)
-        return count
+        new = len(rows) - len(order)
+        order.update(_some_of(rows, len(order), min(new, most)))
+        return new
 
     def some_from(self, fragment: Fragment, start: bytes, limit: int, *, down: bool = False) -> list[tuple[bytes, E]]:
         """Up to `limit` of the layer's rows of one fragment with keys >= start, ascending, or `down`: < start, descending;
@@ -224,20 +224,12 @@ class Layer(Generic[E]):
         left = (len(rows) if end is None else end) - seen
         if left <= 0:
             return 0
-        unseen = self._unseen.get(fragment, [])  # the last one is next
-        if len(unseen) < left:
-            unseen = [*islice(reversed(rows), len(rows) - seen - len(unseen)), *unseen]
-        some = unseen[-1 : -min(most, left) - 1 : -1]
+        some = _some_of(rows, seen, min(most, left))
         fit, large = at_once(some)
         del some[fit:]
         found = map(below, some)
         replaced.extend([at for at, held in enumerate(found, seen) if held is not None and held.value is not None])
         self._replaced[fragment] = seen + len(some), replaced
-        del unseen[len(unseen) - len(some) :]
-        if unseen:
-            self._unseen[fragment] = unseen
-        else:
-            self._unseen.pop(fragment, None)
         work = len(some) + large
         return work if len(some) == left else max(work, most + 1)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from engine.state.held import Weighing, all_at_once
-from engine.state.layer import Layer
+from engine.state.layer import Layer, RowsOf
 from rebalance.by_fragment import ByFragment
 from rebalance.contents import Entry
 from wal.ids import Fragment
@@ -49,7 +49,7 @@ class Moment(NamedTuple, Generic[E]):
 
     fragment: Fragment
     layer: Layer[E]
-    rows: dict[bytes, E] | None
+    rows: RowsOf[E] | None
     keys: int
     dead: int
     alone: bool  # whatever lay below had been cleared

@@ -39,14 +39,15 @@ def put_one_by_one(store: LayeredStore, fragment: FragmentState, write: r.Write,
             fragment.doubt_live(key, at)  # until the transfer tells of the key
     if fragment.suspects and not loading:
         fragment.confirm(write.keys)
-    store.bury(name, buried)
+    if buried:
+        store.bury(name, buried)
     store.weigh(weight)
 
 
 def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> None:
     """Rows of a transfer; what is newer here stays, and what was written live while loading does until it is told of."""
     name = fragment.name
-    rows, _ = store.layer_of(name)
+    rows, _ = store.layer_of(name, len(record.keys))
     if _are_simply_put(store, fragment, record):
         rows.update(zip(record.keys, map(Entry, record.epochs, record.counters, record.values), strict=True))
         values = sum([len(value) for value in record.values if value is not None])

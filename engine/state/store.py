@@ -20,10 +20,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from engine.state.held import FIT_WORK, Held, Weighing, sum_some_of
-from engine.state.layer import Layer, merged
+from engine.state.layer import Layer, RowsOf, merged
 from engine.state.layers import Layers
 from engine.state.loaded import Encoded, Loaded, Loading
 from rebalance.by_fragment import ByFragment
+from rebalance.by_key import FEW
 from rebalance.contents import Reading, Readings, Summed, Walk, row_digest
 from wal.ids import Fragment, Namespace
 
@@ -201,18 +202,21 @@ class LayeredStore(Layers[Entry]):
         active = self._active
         part = active.opened.parts.get(fragment[1])  # as `get` has it: each update of each copy comes through here
         rows = part.get(fragment[0]) if part is not None else None
-        if rows is None:
-            rows = active.begin(fragment)
+        if rows is None or (len(rows) >= FEW and isinstance(rows, dict)):
+            rows = active.begin(fragment, 1)
         if active.dead.parts and fragment in active.dead:
             active.bury(fragment, -is_dead(rows.get(key)))
         rows[key] = entry
-        value = entry.value
-        active.bytes += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
+        active.bytes += ROW_OVERHEAD_BYTES + len(key) + len(entry.value or b"")
 
-    def layer_of(self, fragment: Fragment) -> tuple[dict[bytes, Entry], int]:
-        """The fragment's active rows, and how many are dead, for who applies: `bury` what dies, `weigh` what comes."""
-        rows = self._active.opened.get(fragment)
-        return self._active.begin(fragment) if rows is None else rows, self._active.dead.get(fragment, 0)
+    def layer_of(self, fragment: Fragment, more: int = 0) -> tuple[RowsOf[Entry], int]:
+        """The fragment's active rows, and how many are dead, for who applies so many `more`: `bury` what dies, `weigh` what
+        comes."""
+        active = self._active
+        rows = active.opened.get(fragment)
+        if rows is None or len(rows) + more > FEW:
+            rows = active.begin(fragment, more)
+        return rows, active.dead.get(fragment, 0)
 
     def pack(self, fragment: Fragment) -> None:
         """Nothing comes to a fragment for now: what lies above the last checkpoint is to take little memory."""
@@ -225,7 +229,7 @@ class LayeredStore(Layers[Entry]):
 
     def set(self, fragment: Fragment, key: bytes, entry: Entry) -> None:
         """Give a key any entry, also one that is no row: a tombstone, or `GONE`."""
-        rows, _ = self.layer_of(fragment)
+        rows, _ = self.layer_of(fragment, 1)
         self.bury(fragment, (entry.value is None) - is_dead(rows.get(key)))
         rows[key] = entry
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+from rebalance.by_key import ByKey, parts_of
+
 FREED_AT_ONCE = 2_000
 FREED_OF_WORK = 40
 """So many things that are freed are as much work as one thing that is decided."""
@@ -38,10 +40,10 @@ def empty(held: Iterable[dict[Any, Any]]) -> Iterator[int]:
     for some in held:
         while some:
             value = some.popitem()[1]
-            if isinstance(value, dict) and len(value) > FREED_AT_ONCE:
+            if isinstance(value, dict | ByKey) and len(value) > FREED_AT_ONCE:
                 yield freed // FREED_OF_WORK
                 freed = 0
-                yield from empty([value])
+                yield from empty(parts_of(value))
             freed += HOLDER + (len(value) if isinstance(value, dict | list) else 0)
             if freed >= FREED_AT_ONCE:
                 yield freed // FREED_OF_WORK

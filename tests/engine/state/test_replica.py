@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from engine.state import rows
 from engine.state.ahead import AllAhead, work_out
 from engine.state.encoding import BYTES_OF_WORK
-from engine.state.loaded import whole
+from engine.state.loaded import Encoded, whole
 from engine.state.replica import Replica
-from engine.state.store import CheckpointImage, LayeredStore
+from engine.state.store import LayeredStore
 from engine.state.store_memory import MemoryStore
 from rebalance.chained import DIGEST_EVERY
 from rebalance.fragment import CannotUndo, FragmentState
-from rebalance.image import PartitionImage, take_down
+from rebalance.image import FragmentImage, PartitionImage, TakenFragment, pairs_of, take_down
 from rebalance.partition import PartitionState
 from tests.sim.planted.fault import replace, swapped
 from wal import records as r
@@ -144,20 +144,35 @@ def record_of(move: Move, replica: Replica) -> r.Record:
 def standing_of(replica: Replica) -> dict[str, Any]:
     """Everything that two replicas can differ in."""
     return {
-        "fragments": {name: (take_down(f), str(f.counter), f.changed_for) for name, f in replica.fragments.items()},
+        "fragments": {name: (_taken(f), str(f.counter), f.changed_for) for name, f in replica.fragments.items()},
         "results": {n: (p.results.items(), p.results.floor, p.prepared) for n, p in replica.partitions.items()},
         "rows": {name: replica.store.scan(name, b"", 10) for name in replica.fragments},
         "weight": replica.store.active_bytes,
     }
 
 
-def fold(replica: Replica, record: r.Record | None, lsn: int) -> bool | CheckpointImage | type[Exception]:
+def _taken(fragment: FragmentState) -> TakenFragment:
+    """A fragment as a checkpoint takes it down; in which order it has keys says nothing."""
+    taken = take_down(fragment)
+    return taken._replace(suspects=sorted(taken.suspects), tombstones=pairs_of(dict(sorted(taken.tombstones))))
+
+
+def _stored(encoded: Encoded | None) -> FragmentImage | None:
+    """The same as a checkpoint has it."""
+    if encoded is None:
+        return None
+    image = msgspec.msgpack.decode(whole(encoded), type=FragmentImage)
+    return msgspec.structs.replace(image, suspects=sorted(image.suspects), tombstones=sorted(image.tombstones))
+
+
+def fold(replica: Replica, record: r.Record | None, lsn: int) -> object:
     """Fold a record, or take a checkpoint; what came of it."""
     try:
         if record is not None:
             return replica.apply(record)
         image = replica.begin_checkpoint(lsn, [])
-        kept = image._replace(rows={name: dict(rows) for name, rows in image.rows.items()})
+        rows = {name: dict(rows) for name, rows in image.rows.items()}
+        kept = image._replace(rows=rows, fragments={}), {name: _stored(data) for name, data in image.fragments.items()}
         replica.store.base.write(image)
         replica.store.thaw()
     except REFUSALS as error:
