@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from prometheus_client.exposition import generate_latest
@@ -52,12 +53,14 @@ class Figures(Collector):
         return generate_latest(self).decode()
 
 
-class MetricsServer(ThreadingHTTPServer):
+class MetricsServer(ThreadingTCPServer):
     """Gives a text to whoever asks for `/metrics`, or 503 while there is none.
 
     Each who asks has a thread, so that who is connected and says nothing, or reads slowly, keeps nobody waiting.
+    (An `HTTPServer` asks a name service for its own name before it listens, and is told by nobody how long that takes.)
     """
 
+    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 

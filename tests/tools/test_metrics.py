@@ -20,6 +20,7 @@ from engine.errors import Error
 from tests.support.commands import FORESHORE, Node, foreshore, free_port, nodes
 from tests.support.exposition import exposed
 from tests.support.patience import PATIENCE_SECONDS, next_line
+from tools.metrics import metrics_server
 from tools.node_metrics import Asker, metrics
 
 pytestmark = pytest.mark.processes
@@ -133,6 +134,15 @@ def test_a_name_service_that_says_nothing_is_waited_for_no_longer_than_its_node(
             assert exposed(asker.text())["foreshore_up"] == {'address="a:1"': 0}
     finally:
         silent.set()
+
+
+def test_no_name_service_is_asked_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object) -> str:
+        raise AssertionError("the name service was asked for this machine's name")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    with metrics_server("127.0.0.1:0", lambda: "") as server:
+        assert server.url.startswith("http://127.0.0.1:")
 
 
 def test_names_that_would_end_a_label_are_escaped() -> None:
