@@ -168,10 +168,10 @@ class Layer(Generic[E]):
 
     def begin(self, fragment: Fragment, more: int = 0) -> RowsOf[E]:
         """The same, of a fragment that may be new here, and is to have so many `more`."""
-        rows = self.opened.get(fragment)
-        if rows is None and (rows := self.open(fragment)) is None:
-            rows = self.opened[fragment] = {}
-        if isinstance(rows, dict) and len(rows) + more > FEW:
+        rows = self.open(fragment)
+        if rows is None:
+            rows = self.opened[fragment] = {} if more <= FEW else InOrder({})
+        elif len(rows) + more > FEW and isinstance(rows, dict):
             rows = self.opened[fragment] = InOrder(rows)
         return rows
 
