@@ -58,7 +58,7 @@ class Standing:
         if self._tried_after == core.version:
             return False
         self._tried_after = core.version
-        deadline = core.attentive + core.settings.exchange_retry_ms * MS
+        deadline = core.spare + core.settings.exchange_retry_ms * MS
         self._asking = _Asking(core.version, self.exchange.next_ballot(), deadline)
         self._ask()
         return True
@@ -151,7 +151,7 @@ class Standing:
         core, asking = self.core, self._asking
         if asking is None:
             return
-        if asking.after != core.version or core.attentive >= asking.deadline:
+        if asking.after != core.version or core.spare >= asking.deadline:
             probe("standing.not_all_promised")
             self._asking = None
         elif self.alarm.is_due(self._resend_at, core.now):

@@ -272,7 +272,7 @@ class Steps(Rule):
         assert not self.under_way, "under one ballot one map is proposed after each"
         joins = "".join(f", {m.node} joins" for m in step.joins)
         core.note(f"step after {core.version} ballot {ballot}: {len(step.placements)} partitions{joins}")
-        deadline = core.attentive + core.settings.exchange_retry_ms * MS
+        deadline = core.spare + core.settings.exchange_retry_ms * MS
         self._attempt = _Attempt(ballot, step, deadline, decided if decided is not None else self.tell)
         self._propose()
 
@@ -373,7 +373,7 @@ class Steps(Rule):
     # Time.
 
     def tick(self) -> None:
-        """Propose again what was not accepted; after a while, leave it to a full exchange."""
+        """Propose again what was not accepted; after a while to spare, leave it to a full exchange, for which all stop."""
         core, attempt = self.core, self._attempt
         self.alarm.off()
         self.ballot.tick()
@@ -381,7 +381,7 @@ class Steps(Rule):
             self._attempt = None
         elif attempt.decided:
             pass  # who was told of that tells it, after a while in any case
-        elif core.attentive >= attempt.deadline:
+        elif core.spare >= attempt.deadline:
             probe("steps.timed_out")
             self._attempt = None
             self.ballot.fell()

@@ -155,7 +155,8 @@ class Duties:
     def begin(self, now: int, due: int) -> None:
         """A turn is taken, of what came first at `due`, or was due then. Times are in ns, monotonic."""
         core = self.node.core
-        core.idle += min(max(0, due - self._rested_at), core.settings.heartbeat_ms * MS)
+        passed = min(max(0, now - core.now), core.settings.heartbeat_ms * MS)  # by which it is the more attentive
+        core.busy += max(0, passed - max(0, due - self._rested_at))
         self._busy_since = now
 
     def early(self, effects: Effects, now: int) -> None:

@@ -100,7 +100,7 @@ class Core:
         self.boot_lsn = durable_lsn
         self.asked = 0  # requests of clients, taken so far
         self.attentive = 0  # ns, for which this node was there to take what others said
-        self.idle = 0  # ns of it, for which there was nothing to do; whoever drives this node says so before each turn
+        self.busy = 0  # ns of it, for which there was something to do; whoever drives this node says so before each turn
         self.slow_until = 0  # its log took long to sync lately
         self.not_sent: dict[NodeId, NotSent] = {}  # in this life; whoever drives this node counts
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
@@ -142,7 +142,7 @@ class Core:
 
         Before a node that is busy the answers may lie; and where all are, whoever has the most to do is no slower for that.
         """
-        return self.idle + (self.attentive - self.idle) // BUSY_TIMES
+        return self.attentive - self.busy + self.busy // BUSY_TIMES
 
     @property
     def life(self) -> Life:

@@ -53,7 +53,7 @@ from engine.turn.events import (
     WriteCheckpoint,
 )
 from engine.turn.settings import Settings, habits_of
-from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from rebalance.table import Topology
 from tests.conversations.in_turn import in_turn
 from tests.conversations.names import Names
@@ -116,6 +116,7 @@ class Host:
         self.node: Node | None = None
         self.inbox: deque[Event] = deque()
         self.wake_at: int | None = None
+        self.busy = False  # it has something to do all the time
         self.cursors: dict[tuple[NodeId, int], HistoryCursor] = {}
         self.bytes_read = 0  # for wal.history.SegmentView, as are the next two
         self.findings = []  # type: ignore[var-annotated]  # a log in memory has no damage to find
@@ -256,6 +257,8 @@ class Cluster:
             node = host.node
             if node is None:
                 return
+            if host.busy:
+                node.core.busy += min(self.now - node.core.now, self.settings.heartbeat_ms * MS)
             effects = node.turn(self.now, taken)
             self._reach(host)
             for targets, message in effects.early:

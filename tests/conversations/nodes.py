@@ -4,6 +4,7 @@
 cluster n1 n2 n3 [partitions=1] [backups=2] [heartbeat_ms=250 ...]    form a cluster; any knob of `engine.turn.settings`
 start n4 | crash n1 | restart n1 | leave n3           processes come and go
 image n1, put-back n1 | wipe n1                       keep a disk image, put it back; an empty disk (of a crashed node)
+busy n1                                               from now on it has no moment to spare
 checkpoint n1 | trim n1                               the store is brought up to date; the log is cut to it
 cut n1 n2 | cut n1->n2 | heal                         links
 baseline n1 n2 n4                                     the operator's wish
@@ -126,6 +127,9 @@ class NodesStory(Interpreter):
 
     def on_crash(self, command: Command) -> None:
         self.cluster.crash(command.word("a node"))
+
+    def on_busy(self, command: Command) -> None:
+        self.cluster.hosts[command.word("a node")].busy = True
 
     def on_leave(self, command: Command) -> None:
         self._admin(command.word("a node"), "stop", {})
