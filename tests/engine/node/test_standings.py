@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from engine.node.standings import COUNTED_AT_ONCE, counters
 from tests.engine.data.test_sessions import Alone
 
@@ -11,14 +13,10 @@ def test_partitions_of_which_nothing_is_wanted_are_looked_at_in_pieces_too() -> 
     core = Alone(partitions).node.core
     for number in range(partitions):
         core.replica.partition(number)
-    pieces = counters(core, ["what nobody wrote"], None)
-    works = []
-    while True:
-        try:
-            works.append(next(pieces))
-        except StopIteration as end:
-            assert end.value == b"{}"
-            break
+    def told() -> Iterator[int]:
+        assert (yield from counters(core, ["what nobody wrote"], None)) == b"{}"
+
+    works = list(told())
     counting, looking = works[: partitions // COUNTED_AT_ONCE], works[partitions // COUNTED_AT_ONCE :]
     assert looking[:-1] == counting, "to look at each is as much work as to count it"
     assert min(counting) > 0
