@@ -13,6 +13,7 @@ def test_partitions_of_which_nothing_is_wanted_are_looked_at_in_pieces_too() -> 
     core = Alone(partitions).node.core
     for number in range(partitions):
         core.replica.partition(number)
+
     def told() -> Iterator[int]:
         assert (yield from counters(core, ["what nobody wrote"], None)) == b"{}"
 
