@@ -154,9 +154,7 @@ class Duties:
 
     def begin(self, now: int, due: int) -> None:
         """A turn is taken, of what came first at `due`, or was due then. Times are in ns, monotonic."""
-        core = self.node.core
-        passed = min(max(0, now - core.now), core.settings.heartbeat_ms * MS)  # by which it is the more attentive
-        core.busy += max(0, passed - max(0, due - self._rested_at))
+        self.node.core.note_busy(now, max(0, due - self._rested_at))
         self._busy_since = now
 
     def early(self, effects: Effects, now: int) -> None:

@@ -100,7 +100,7 @@ class Core:
         self.boot_lsn = durable_lsn
         self.asked = 0  # requests of clients, taken so far
         self.attentive = 0  # ns, for which this node was there to take what others said
-        self.busy = 0  # ns of it, for which there was something to do; whoever drives this node says so before each turn
+        self.busy = 0  # ns of it, for which there was something to do: whoever drives this node notes it
         self.slow_until = 0  # its log took long to sync lately
         self.not_sent: dict[NodeId, NotSent] = {}  # in this life; whoever drives this node counts
         self.longest_sync = 0  # ns, of the log, since the last heartbeat; whoever drives this node says so
@@ -135,6 +135,10 @@ class Core:
     def wall_ms(self) -> int:
         """What the wall clock reads, which may jump; only expiry goes by it. Where nobody says, it goes as `now` does."""
         return self.now // MS if self.wall is None else self.wall
+
+    def note_busy(self, now: int, rested: int) -> None:
+        """A turn begins `now`, and for so long (ns) since the one before there was nothing to do."""
+        self.busy += max(0, min(now - self.now, self.settings.heartbeat_ms * MS) - rested)
 
     @property
     def spare(self) -> int:

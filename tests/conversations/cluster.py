@@ -53,7 +53,7 @@ from engine.turn.events import (
     WriteCheckpoint,
 )
 from engine.turn.settings import Settings, habits_of
-from rebalance.ports import MS, CloseHistory, HistoryRead, OpenHistory, ReadHistory
+from rebalance.ports import CloseHistory, HistoryRead, OpenHistory, ReadHistory
 from rebalance.table import Topology
 from tests.conversations.in_turn import in_turn
 from tests.conversations.names import Names
