@@ -258,7 +258,7 @@ class Cluster:
             if node is None:
                 return
             if host.busy:
-                node.core.busy += min(self.now - node.core.now, self.settings.heartbeat_ms * MS)
+                node.core.note_busy(self.now, 0)
             effects = node.turn(self.now, taken)
             self._reach(host)
             for targets, message in effects.early:
