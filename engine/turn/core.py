@@ -142,10 +142,8 @@ class Core:
 
     @property
     def spare(self) -> int:
-        """ns by which it goes who is late: for which there was nothing to do here but to wait, and a part of the others.
-
-        Before a node that is busy the answers may lie; and where all are, whoever has the most to do is no slower for that.
-        """
+        """ns by which it goes who is late: for which there was nothing to do here but to wait, and a part of the others, as
+        answers may lie before a node that is busy; and where all are, whoever has the most to do is no slower for that."""
         return self.attentive - self.busy + self.busy // BUSY_TIMES
 
     @property
