@@ -80,7 +80,7 @@ class Attempt:
         self.after = after
         self.ballot = ballot
         self.intent = intent
-        self.deadline = deadline  # in the time for which this node was there to take answers
+        self.deadline = deadline  # in the time that this node has to spare
         self.claims = claims  # made before the ballot was announced: by lives that came before any that answers it
         self.promises: dict[NodeId, Promise] = {}
         self.singles: dict[NodeId, SingleMap] = {}
@@ -316,8 +316,8 @@ def tell_commit(core: Core, attempt: Attempt, topology: Topology, encoded: bytes
 
 
 def answers_by(core: Core) -> int:
-    """Until when who is asked now may answer, in the time for which this node is there to take answers."""
-    return core.attentive + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
+    """Until when who is asked now may answer, in the time that this node has to spare."""
+    return core.spare + (core.settings.exchange_drain_ms + core.settings.exchange_retry_ms) * MS
 
 
 def ask_copies(core: Core, attempt: Attempt) -> None:

@@ -393,8 +393,9 @@ class Exchange(Rule):
     def tick(self) -> None:
         """Resend what may have been lost; end what takes too long.
 
-        An attempt ends by the time in which this node listened (`attentive`), which may stand still: no alarm can be set
-        to that, and it is looked at whenever something would be sent again.
+        An attempt ends by the time which this node has to `spare`, since the answers may lie before it, and to begin anew
+        would only add to that. It may stand still: no alarm can be set to it, and it is looked at whenever something would
+        be sent again.
         """
         core, attempt = self.core, self.attempt
         self.alarm.off()
@@ -402,9 +403,9 @@ class Exchange(Rule):
             self.try_report()
         if attempt is None or attempt.chosen:
             return
-        if core.attentive >= attempt.deadline:
+        if core.spare >= attempt.deadline:
             self._try_propose(late=True)
-            if self.attempt is attempt and core.attentive >= attempt.deadline + core.settings.exchange_retry_ms * MS:
+            if self.attempt is attempt and core.spare >= attempt.deadline + core.settings.exchange_retry_ms * MS:
                 probe("exchange.attempt_timed_out")
                 core.note(f"exchange after {attempt.after} ballot {attempt.ballot} found no majority")
                 self.give_up()
