@@ -250,7 +250,7 @@ class Speech:
         """What a client reads."""
         match reply:
             case q.Done(_, applied, found):
-                return "done" if applied else f"not applied, found {(found or b'nothing').decode()}"
+                return "done" if applied else f"not applied, found {_text(found or b'nothing')}"
             case q.Values(_, values):
                 return ", ".join(_value(*value) for value in values)
             case q.Failed(_, code, message, _, maybe_committed):
@@ -333,8 +333,13 @@ def step_line(step: Step) -> str:
     return f"after {step.after}: {', '.join(placement_line(number, p) for number, p in step.placements)}"
 
 
+def _text(value: bytes) -> str:
+    """Also of what is none."""
+    return value.decode(errors="backslashreplace")
+
+
 def _value(epoch: int, counter: int, value: bytes | None) -> str:
-    return "nothing" if value is None else f"{value.decode()} at {epoch}.{counter}"
+    return "nothing" if value is None else f"{_text(value)} at {epoch}.{counter}"
 
 
 def _version(topology: bytes) -> str:
