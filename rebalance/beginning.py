@@ -21,7 +21,7 @@ def beginning(local: LocalPartition, state: PartitionState, again: Again) -> tup
     first = [prepare for prepare in state.prepared.values() if prepare.epoch == epoch]
     prepared = [prepare_in(epoch, prepare, again) for prepare in state.prepared.values() if prepare.epoch < epoch]
     for write in chain(again.writes, *[prepare.writes for prepare in first + prepared]):
-        span = write.start, write.start + (write.closed or len(write.keys))
+        span = write.start, write.start + (write.closed or len(write.keys))  # up to `end`, without a call for each
         taken.setdefault(write.namespace, []).append(span)
     gaps: list[r.Range] = []
     for namespace, fragment in state.fragments.items():

@@ -163,7 +163,7 @@ class PartitionState:
         """About how many bytes what is prepared here writes."""
         return sum(map(bytes_prepared, self.prepared.values()))
 
-    # Of what is prepared there may be very much, so these call nothing for each.
+    # Of what is prepared there may be very much, so these call nothing for each, not even `Write.end`.
 
     def reserved(self) -> dict[Namespace, int]:
         """Up to where what is prepared here holds counters, by namespace."""

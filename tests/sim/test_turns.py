@@ -6,7 +6,6 @@ number of times that does not grow with how many there are.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -63,6 +62,7 @@ from tests.sim.draws import Draws
 from tests.sim.machine import Machine
 from tests.sim.observer import Observer
 from tests.sim.world import SECOND, World
+from tests.support.called import called
 from tests.support.probes import heard
 from wal.ids import EXPIRIES, NO_BALLOT, Fragment, NodeId, Version, fragment_name, partition_of
 from wal.records import Committed, Range, Record, Trimmed, Update, Write
@@ -240,19 +240,10 @@ class Calls:
 
     def turn(self, node: Node, now: int, events: Sequence[Event]) -> tuple[Effects, int]:
         """Take it."""
-        calls = 0
-
-        def called(_frame: object, event: str, _what: object) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(called)
-        try:
+        with called() as calls:
             effects = node.turn(now, events)
-        finally:
-            sys.setprofile(None)
-        if calls > self.most:
-            self.most, self.over = calls, f"{node.core.node}: {what(events)}"
+        if calls.total() > self.most:
+            self.most, self.over = calls.total(), f"{node.core.node}: {what(events)}"
         return effects, 0
 
 

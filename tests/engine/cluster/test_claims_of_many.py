@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
 from engine.cluster.attempt import Attempt, Intent
@@ -12,6 +11,7 @@ from rebalance.messages import SingleMap
 from rebalance.plan import first_topology
 from rebalance.survivors import returned_disks, trusted_nodes
 from rebalance.table import Candidate, disk_name
+from tests.support.called import called
 from wal.ids import Ballot, Version
 from wal.records import Claim
 
@@ -41,22 +41,13 @@ def test_each_claim_is_looked_at_once() -> None:
     singles["n8"] = SingleMap(version, ballot, Life("disk-n8", 2, 0), [*claims, Claim("n8", "disk-n8", 5, 20)], [], [])
     attempt, heard = Attempt(version, ballot, Intent(candidates), 0, []), Heard()
     attempt.singles = singles
-    alive, calls = {c.node: c for c in candidates}, 0
-
-    def count(_frame: object, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
+    alive = {c.node: c for c in candidates}
+    with called() as calls:
         trusted = trusted_nodes(first, alive, singles, set(), [])
         disks = returned_disks(alive, singles)
         outlived = attempt.outlived(heard)
-    finally:
-        sys.setprofile(before)
     assert [n for n in NAMES if n not in trusted] == ["n7"], "it began with less than the life that the map lists"
     assert [n for n in NAMES if disk_name(n, f"disk-{n}") not in disks] == ["n7", "n8"]
     assert outlived == ["n8"], "another life of its disk may be the later one"
     assert sorted({claim.node for claim in heard.learnt}) == sorted(NAMES)
-    assert calls <= CALLS_MAX, f"{calls:,} calls for {len(NAMES) ** 2:,} claims"
+    assert calls.total() <= CALLS_MAX, f"{calls.total():,} calls for {len(NAMES) ** 2:,} claims"

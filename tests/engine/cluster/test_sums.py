@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -21,6 +20,7 @@ from rebalance.ports import WORK_MAX, all_of
 from rebalance.sums import ADDED_AT_ONCE, COMPARED_OF_WORK, NOT_WHOLE, in_doubt, reports_in, sums_in, sums_of
 from rebalance.table import Candidate, Placement, Topology
 from rebalance.telling import reports_of
+from tests.support.called import called
 from wal import records as r
 from wal.ids import Ballot, Fragment, NodeId, Version
 
@@ -247,25 +247,18 @@ def test_who_reports_while_copies_are_compared_is_compared_too() -> None:
 
 def test_to_compare_the_sums_of_very_many_partitions_is_work_in_pieces() -> None:
     """For each of them what every copy has said is looked up: 16,384 were taken for the half of a turn, and were 40 ms."""
-    partitions, calls, works = 4 * ADDED_AT_ONCE, 0, list[int]()
+    partitions, works = 4 * ADDED_AT_ONCE, list[int]()
     placement = Placement(1, 1, ("n1", "n2", "n3"), ("n1", "n2", "n3"))
     topology = msgspec.structs.replace(a_map(), placements=(placement,) * partitions)
     same = [(number, 7) for number in range(partitions)]
     singles = {n: SingleMap(Version(1, 0), BALLOT, Life(f"disk-{n}", 1, 0, []), [], [], [], sums=same) for n in NAMES[:3]}
     pieces = in_doubt(topology, singles, ())
 
-    def called(_frame: object, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(called)
-    try:
+    with called() as calls:
         works.extend(pieces)
-    finally:
-        sys.setprofile(None)
     assert sum(works) >= partitions // COMPARED_OF_WORK
     assert max(works) <= WORK_MAX // 2
-    assert calls < partitions, "no name of a disk is looked into for each of them"
+    assert calls.total() < partitions, "no name of a disk is looked into for each of them"
 
 
 class Walked(list[int]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 
 from engine.cluster.claims import Claims
@@ -23,6 +22,7 @@ from rebalance.ports import BYTES_OF_WORK, MS, WORK_MAX, Operation
 from rebalance.promotion import EPOCH_WORK
 from rebalance.rule import NEVER, NewMap
 from rebalance.table import Member, Placement, Topology
+from tests.support.called import called
 from tests.support.placed import placed_at_once
 from wal import records as r
 from wal.ids import NodeId, Version
@@ -289,7 +289,7 @@ def test_of_very_many_small_writes_a_map_sends_again_as_much_as_a_turn_may_do() 
 
 
 def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_is_hardly_looked_at() -> None:
-    primary, calls = Primary(), 0
+    primary = Primary()
     primary.local.needed, primary.local.moving, primary.local.receivers = ("n2", "n3"), (), (("n2", "n3"), ())
     operations = [Noted(start) for start in range(1_000)]
     primary.ship(*operations)
@@ -297,18 +297,11 @@ def test_what_only_a_copy_that_is_lost_had_not_answered_counts_with_the_map_and_
         primary.answer("n2", batch)
     primary.local.needed, primary.local.receivers = ("n2",), (("n2",), ())
 
-    def called(_frame: object, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(called)
-    try:
+    with called() as calls:
         primary.replication.switch(NewMap([], [], []))
-    finally:
-        sys.setprofile(None)
     assert all(operation.counts for operation in operations)
     assert not primary.sent(), "nobody is left who lacks it"
-    assert calls <= 3 * len(operations), f"{calls} calls"
+    assert calls.total() <= 3 * len(operations)
 
 
 def test_another_map_comes_while_very_many_count_with_the_one_before() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from types import CodeType, FrameType
 
 import pytest
 
@@ -17,6 +14,7 @@ from engine.protocol.requests import Done, Lock, Put, Reply, Unlock, Values
 from engine.turn.events import Asked, Event
 from rebalance.ports import WORK_MAX
 from tests.engine.data.test_sessions import ANN, BOB, Alone
+from tests.support.called import called
 from wal.ids import tx_of
 
 PARTITIONS = 16_384
@@ -37,17 +35,8 @@ def turns(alone: Alone, events: list[Event], replies: list[Reply]) -> Iterator[i
     ways = [Admission.is_new, Admission.may_serve, UnderWay._join, LockTable.busy_any, LockTable.give_up]
     codes = [way.__code__ for way in ways]
     while True:
-        looked = Counter[CodeType]()
-
-        def called(frame: FrameType, event: str, _what: object, looked: Counter[CodeType] = looked) -> None:
-            if event == "call" and frame.f_code in codes:
-                looked[frame.f_code] += 1
-
-        sys.setprofile(called)
-        try:
+        with called(*codes) as looked:
             effects = alone.node.turn(now, events)
-        finally:
-            sys.setprofile(None)
         replies += [reply for _, reply in effects.reply]
         yield max(looked.values(), default=0)
         events = []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from engine.state.store_memory import MemoryStore
 from engine.state.store_raw import PROVEN_BYTES
 from rebalance.contents import row_digest
 from tests.rebalance.copies import Copies, name_of
+from tests.support.called import called
 from wal import records as r
 from wal.ids import Fragment
 
@@ -183,22 +182,13 @@ def test_where_all_rows_are_small_nobody_looks_how_large_they_are(tmp_path: Path
 
 def test_a_large_neighbour_of_what_is_not_found_is_looked_through_once(tmp_path: Path) -> None:
     """Once in the store as it is after a checkpoint: whoever asks for many keys that are not there reads it no more."""
-    store, looks = LmdbStore(tmp_path / "store"), 0
-
-    def called(frame: FrameType, event: str, _what: object) -> None:
-        nonlocal looks
-        looks += event == "call" and frame.f_code is row_is_whole.__code__
-
+    store = LmdbStore(tmp_path / "store")
     for lsn in (1, 2):
         store.write(CheckpointImage(lsn, {}, {NAME: b"state"}, {}, [], {NAME: {b"a": entry(lsn), b"c": entry(lsn)}}))
         store.renew()
-        looks = 0
-        sys.setprofile(called)
-        try:
+        with called(row_is_whole.__code__) as looks:
             assert [store.get(NAME, b"b%d" % number) for number in range(100)] == [None] * 100
-        finally:
-            sys.setprofile(None)
-        assert looks == 2
+        assert looks.total() == 2
     store.close()
 
 

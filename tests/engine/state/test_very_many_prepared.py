@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from engine.state.replica import Replica
@@ -12,6 +11,7 @@ from rebalance.beginning import beginning
 from rebalance.issuing import Again
 from rebalance.partition import LocalPartition
 from rebalance.table import Placement
+from tests.support.called import called
 from wal import records as r
 
 MANY = 2_000
@@ -36,18 +36,9 @@ def _prepared(*, below: int = 0) -> Replica:
 
 
 def _calls(do: Callable[[], object]) -> int:
-    calls = 0
-
-    def called(_frame: object, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(called)
-    try:
+    with called() as calls:
         do()
-    finally:
-        sys.setprofile(None)
-    return calls
+    return calls.total()
 
 
 def test_what_is_prepared_stays_reserved_as_an_epoch_begins() -> None:
