@@ -218,6 +218,8 @@ class Link:
             return
         if hello.node == self.owner.identity.node:
             self.refused("this node itself answers there")  # a seed that is; or a name that leads elsewhere by and by
+            if not any(self.owner.listening_at(self.address)):
+                self._redial.met_itself()
             connection.socket.close()
             return
         if taken := self.owner.taken(hello):

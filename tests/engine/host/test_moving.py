@@ -259,6 +259,37 @@ def test_a_name_that_leads_here_for_a_while_leads_to_its_node_again() -> None:
     story.must_be_whole(500 * MS)
 
 
+def test_a_node_that_meets_itself_dials_itself_ever_more_rarely() -> None:
+    """Its own address is among its seeds, in another spelling."""
+    story = _quiet()
+    node = story.nodes["n1"]
+    story.loop.names["alias"] = node.place
+    with story.loop.entered():
+        node.transport.connect(f"alias:{PORT}")
+    story.run_for(100 * SECOND)
+    link = node.transport.links[f"alias:{PORT}"]
+    assert 5 <= link._redial.attempts <= 10, "once a second it would be a hundred times"
+    story.loop.names["alias"] = "nowhere"
+    story.run_for(33 * SECOND)
+    before = link._redial.attempts
+    story.run_for(10 * SECOND)
+    assert link._redial.attempts - before > 1, "where nobody answers, the next one may at any time"
+
+
+def test_a_name_that_leads_here_although_its_node_speaks_is_asked_soon() -> None:
+    """The name service is late: it tells the address that the node had before."""
+    story = _quiet()
+    here, there = story.nodes["n1"].place, story.nodes["n2"].place
+    story.power_cut("n2")
+    story.loop.names["n2"] = here
+    story.run_for(60 * SECOND)
+    story.start("n2", there)
+    story.loop.names["n2"] = here
+    story.talk(10_000)
+    story.loop.names["n2"] = there
+    story.must_be_whole(1_500 * MS)
+
+
 def test_a_name_that_leads_to_another_node_for_a_while_leads_to_its_own_again() -> None:
     story = _quiet()
     there = story.nodes["n2"].place
