@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from wal.checksum import crc32c
-from wal.codec import HEADER_BYTES, FormatError, SegmentHeader
+from wal.codec import HEADER_BYTES, FormatError, NewerFormat, SegmentHeader
 from wal.disk import DirectoryDisk, DiskMissing, File
 from wal.errors import Finding, LogDamaged, LogForeign, LogTooNew
 from wal.footer import Ask, Footer, Span, Told
@@ -26,7 +26,7 @@ from wal.index import SegmentIndex
 from wal.live_notes import read_notes
 from wal.scan import RawBlock, Scan, read_block
 from wal.segment import Block, SegmentInfo, segment_lsns, segment_name, stored_bytes
-from wal.segment_file import Sealed, after, before, decode, load_index, read_header, read_trailer, rebuild
+from wal.segment_file import Sealed, after, before, decode, load_index, newer, read_header, read_trailer, rebuild
 from wal.segment_walk import Choose, SegmentWalk
 from wal.stored import open_segment
 from wal.walk import Owner, ReadableDisk, Walk
@@ -294,15 +294,17 @@ def appended(source: Source, from_lsn: int = 1) -> Iterator[Block | Finding | No
 
 @contextmanager
 def _opened(disk: ReadableDisk, lsn: int) -> Iterator[tuple[File, SegmentHeader]]:
-    """The segment that begins at `lsn`; LogDamaged if it cannot be used."""
+    """The segment that begins at `lsn`; LogDamaged or LogTooNew if it cannot be used."""
     try:
         file = open_segment(disk, lsn)
     except DiskMissing as error:
         raise LogDamaged(_lost(lsn, lsn, "the segment was removed while it was followed")) from error
     try:
         yield file, read_header(file)
+    except NewerFormat as error:
+        raise LogTooNew(newer(error, segment_name(lsn), 0, lsn)) from error
     except FormatError as error:
-        raise LogDamaged(_lost(lsn, lsn, str(error))) from error
+        raise LogDamaged(msgspec.structs.replace(_lost(lsn, lsn, str(error)), kind="damaged")) from error
     finally:
         file.close()
 

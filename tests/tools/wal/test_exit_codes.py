@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import engine
 from tests.support.commands import wal
 from tests.support.memory_disk import MemoryDisk
 from tests.wal.logs import SMALL, filled, update
@@ -98,6 +99,25 @@ def test_what_is_wrong_is_one_number_for_all_readers(
     result = wal(*verb, _laid(disk, tmp_path / "log"), *more)
     assert result.exit_code == code, result.output
     assert (": whole\n" in result.stdout) == (code == 0 and verb == ["verify"])
+
+
+def _magic(segment: bytes) -> bytes:
+    return b"?" + segment[1:]
+
+
+@pytest.mark.parametrize(("spoiled", "code"), [(_magic, 5), (_newer, 3)])
+@pytest.mark.parametrize("verb", ["history", "verify", "stat"])
+def test_a_segment_that_does_not_begin_as_one_is_one_number_for_all(
+    verb: str, spoiled: Callable[[bytes], bytes], code: int, tmp_path: Path
+) -> None:
+    """`history` reads indexes, and no walk."""
+    with engine.open(tmp_path / "n1", wal_segment_bytes=1 << 14) as db:
+        for number in range(100):
+            db.namespace("notes").put(b"%d" % number, bytes(1_000))
+    segment = sorted((tmp_path / "n1" / "wal").glob("*.wal"))[1]
+    segment.write_bytes(spoiled(segment.read_bytes()))
+    result = wal(verb, tmp_path / "n1")
+    assert result.exit_code == code, result.output
 
 
 @pytest.mark.parametrize(("spoil", "code"), [(_index, 1), (_unfollowed, 4)])
