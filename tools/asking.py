@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any, TypeVar
 
 from engine.client import admin
@@ -25,7 +28,32 @@ class Refused(Error):
 
 def run(question: Coroutine[Any, Any, T]) -> T:
     """Run what asks nodes, until it has its answer."""
-    return asyncio.run(question)
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(question)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that ends although a name service has not answered yet: its own threads would be waited for, some ten
+    seconds where that one hears nothing."""
+
+    async def getaddrinfo(self, *asked: Any, **how: Any) -> Any:
+        told = self.create_future()
+
+        def tell(found: list[Any] | None, error: OSError | None) -> None:
+            if not told.done():
+                told.set_result(found) if error is None else told.set_exception(error)
+
+        def ask() -> None:
+            found, error = None, None
+            try:
+                found = socket.getaddrinfo(*asked, **how)
+            except OSError as failed:
+                error = failed
+            with suppress(RuntimeError):  # it has ended
+                self.call_soon_threadsafe(tell, found, error)
+
+        Thread(target=ask, daemon=True).start()
+        return await told
 
 
 def check_address(address: str) -> str:

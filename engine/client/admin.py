@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from engine import errors
 from engine.protocol.addresses import split_address
 from engine.protocol.requests import Admin, Failed, GetTable, Reply, Report, Table
+from engine.protocol.resolver import HostUnknown, Resolver
 from engine.protocol.wire import FRAME_BYTES_MAX, MAGIC, PROTOCOL, FrameReader, Hello, decode_hello, decode_replies, frame
 from rebalance.table import Topology, decode
 
@@ -42,9 +44,12 @@ async def _asked(address: str, request: Admin | GetTable, timeout: float) -> Rep
         host, port = split_address(address)
     except ValueError as error:
         raise errors.UsageError(str(error)) from None
+    heard = f"no word from the name service of {host}"
     try:
         async with asyncio.timeout(timeout):
-            reader, writer = await asyncio.open_connection(host, port)
+            hosts = await Resolver(asyncio.get_running_loop()).of(host)
+            heard = "nothing"
+            reader, writer = await _opened(hosts, port)
             try:
                 writer.write(frame(Hello(MAGIC, PROTOCOL, "client")))
                 frames = _Frames(reader)
@@ -57,16 +62,25 @@ async def _asked(address: str, request: Admin | GetTable, timeout: float) -> Rep
             finally:
                 writer.close()
     except TimeoutError as error:
-        raise errors.Unavailable(f"no answer from {address}: {str(error) or f'nothing within {timeout:g} s'}") from None
+        raise errors.Unavailable(f"no answer from {address}: {str(error) or f'{heard} within {timeout:g} s'}") from None
     except asyncio.IncompleteReadError:
         raise errors.Unavailable(f"no answer from {address}: it hung up") from None
     except errors.ProtocolError as error:
         raise errors.ProtocolError(f"{address}: {error}") from None
-    except OSError as error:
+    except (OSError, HostUnknown) as error:
         raise errors.Unavailable(f"no answer from {address}: {str(error) or type(error).__name__}") from None
     if isinstance(reply, Failed):
         raise errors.Unavailable(reply.message) if reply.retryable else errors.UsageError(reply.message)
     return reply
+
+
+async def _opened(hosts: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Streams to the first of these that takes a connection. Raises OSError, of the last."""
+    *others, last = hosts
+    for host in others:
+        with suppress(OSError):
+            return await asyncio.open_connection(host, port)
+    return await asyncio.open_connection(last, port)
 
 
 async def form(address: str, nodes: Sequence[str], *, seconds: float) -> str:
