@@ -39,10 +39,11 @@ def tell(addresses: Sequence[str], listen: str) -> None:
     found = run(_ask(once, answer_of))
     emit(metrics(found).splitlines())
     failed = [answer for answer in found.values() if isinstance(answer, Error)]
-    for error in failed:
-        complain(str(error))
-    if failed:
-        raise typer.Exit(ExitCode.UNREADABLE)
+    namesakes = untold(found)
+    for problem in (*failed, *namesakes):
+        complain(str(problem))
+    if failed or namesakes:
+        raise typer.Exit(ExitCode.UNREADABLE if failed else ExitCode.WRONG)
 
 
 class Asker:
@@ -59,6 +60,7 @@ class Asker:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._asking: asyncio.Task[str] | None = None
+        self._complained = set[str]()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -80,7 +82,12 @@ class Asker:
         return await self._asking
 
     async def _ask(self) -> str:
-        return metrics(await _ask(self._addresses, self._answer))
+        found = await _ask(self._addresses, self._answer)
+        for problem in untold(found):
+            if problem not in self._complained:
+                self._complained.add(problem)
+                complain(problem)
+        return metrics(found)
 
 
 async def _ask(addresses: Sequence[str], answer: Answer) -> Answers:
@@ -97,20 +104,47 @@ async def answer_of(address: str) -> Status | Error:
 
 def metrics(found: Answers) -> str:
     """The figures of nodes, by address, in the text format of Prometheus. What is at several addresses tells once."""
-    told, known = Figures(PREFIX), set[str]()
+    told, first = Figures(PREFIX), _first(found)
     for address, status in found.items():
         told.gauge("up", "1: the node answers", not isinstance(status, Error), address=address)
     for address, status in found.items():
         if isinstance(status, Error):
             continue
         _who(told, address, status)
-        if status["node"] not in known:
-            known.add(status["node"])
+        if first[status["node"]] == address:
             _of_the_node(told, status)
             _of_its_disk(told, status)
             _of_its_maps(told, status)
             _of_its_members(told, status)
     return told.text()
+
+
+def untold(found: Answers) -> list[str]:
+    """Which nodes do not tell their figures, because one of another cluster has their name, which is their label."""
+    problems, first = list[str](), _first(found)
+    for address, status in found.items():
+        if not isinstance(status, Error):
+            other = found[first[status["node"]]]
+            assert not isinstance(other, Error), "it answered, and first"
+            if _cluster_of(status) != _cluster_of(other):
+                problems.append(
+                    f"{address} and {first[status['node']]} are {status['node']} of two clusters, and only the second one "
+                    "tells its figures: name those of each cluster to a `node metrics` of its own"
+                )
+    return problems
+
+
+def _first(found: Answers) -> dict[str, str]:
+    """By the name of each node that answers, the first address at which one does."""
+    first = dict[str, str]()
+    for address, status in found.items():
+        if not isinstance(status, Error):
+            first.setdefault(status["node"], address)
+    return first
+
+
+def _cluster_of(status: Status) -> tuple[str, str]:
+    return status["cluster_name"], status.get("cluster", "")
 
 
 def _who(told: Figures, address: str, status: Status) -> None:

@@ -104,6 +104,26 @@ def test_a_node_at_two_addresses_tells_once(node: Node) -> None:
     assert told["foreshore_serving"] == {'node="n1"': 1}
 
 
+def test_two_nodes_of_one_name_are_told_of(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with nodes(tmp_path, "n1") as (namesake,):
+        found = foreshore("node", "metrics", namesake.address, node.address)
+        asked = foreshore("node", "status", namesake.address, "--json"), foreshore("node", "status", node.address, "--json")
+    assert exposed(found.stdout)["foreshore_serving"] == {'node="n1"': 1}
+    assert found.returncode == 1
+    assert found.stderr == (
+        f"foreshore: {node.address} and {namesake.address} are n1 of two clusters, and only the second one tells its "
+        "figures: name those of each cluster to a `node metrics` of its own\n"
+    )
+    statuses: dict[str, dict[str, Any]] = dict(zip(("a:1", "b:1"), (json.loads(one.stdout) for one in asked), strict=True))
+
+    async def answer(address: str) -> dict[str, Any]:
+        return statuses[address]
+
+    with Asker(["a:1", "b:1"], answer) as asker:
+        assert asker.text() == asker.text()
+    assert capsys.readouterr().err.count("b:1 and a:1 are n1 of two clusters") == 1, "once, and not each time"
+
+
 def test_nodes_are_asked_once_for_all_who_come_meanwhile() -> None:
     asked = list[str]()
 
