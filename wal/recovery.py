@@ -161,19 +161,19 @@ def _examine_sealed(
             if scan.newer is not None:
                 raise LogTooNew(newer(scan.newer, name, scan.offset, scan.lsn))
             if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
-                return _stopped(found, file, header, scan)
+                return _stopped(found, file, rebuild(file, header, scan.offset)[0], scan)
         found.sealed.append(Sealed(header, trailer, archived=stored_bytes(file)))
         found.unsealed = None
         return None
     builder, scan = rebuild(file, header, min(file.size(), header.capacity) if trailer is None else trailer.end)
-    builder.synced_to = builder.end  # it has a successor
     ended = expected = builder.last_lsn, builder.end, builder.crc
     if trailer is not None:
         expected = trailer.last_lsn, trailer.end, trailer.last_crc
     elif isinstance(after, SegmentHeader):
         expected = after.previous_lsn, after.previous_end, after.previous_crc
     if ended != expected:
-        return _stopped(found, file, header, scan)
+        return _stopped(found, file, builder, scan)
+    builder.synced_to = builder.end  # it has a successor
     found.sealed.append(Sealed(header, builder.trailer(), archived=stored_bytes(file)))
     found.unsealed = None if found.sealed[-1].archived else builder
     return None
@@ -187,7 +187,7 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
     builder, scan = rebuild(file, header, header.capacity if trailer is None else trailer.end)
     if trailer is not None:
         if (scan.offset, scan.lsn - 1, scan.crc) != (trailer.end, trailer.last_lsn, trailer.last_crc):
-            return _stopped(found, file, header, scan)
+            return _stopped(found, file, builder, scan)
         builder.synced_to = found.torn_end = builder.end  # a footer is written when all before it is synced
         found.live, found.live_sealed = builder, trailer
         return None
@@ -205,27 +205,27 @@ def _examine_last(found: Examined, file: File, header: SegmentHeader) -> Finding
     return None
 
 
-def _stopped(found: Examined, file: File, header: SegmentHeader, scan: Scan) -> Finding:
+def _stopped(found: Examined, file: File, builder: SegmentBuilder, scan: Scan) -> Finding:
     """A segment that must be whole stops at `scan`; the log ends there if the loss is accepted."""
-    _cut_at(found, file, header, scan, scan.stop or "zeros where a block should be")
-    return broken(scan, stored_name(file, header.first_lsn), f"the records from LSN {scan.lsn} on")
+    _cut_at(found, file, builder, scan.stop or "zeros where a block should be")
+    return broken(scan, stored_name(file, builder.header.first_lsn), f"the records from LSN {scan.lsn} on")
 
 
 def _resized(found: Examined, file: File, header: SegmentHeader, what: str) -> Finding:
     """A segment whose file has another size than it was made with; the log ends with its blocks if it is accepted."""
-    _, scan = rebuild(file, header, min(file.size(), header.capacity))
-    _cut_at(found, file, header, scan, what)
+    builder, scan = rebuild(file, header, min(file.size(), header.capacity))
+    _cut_at(found, file, builder, what)
     cost = f"the records from LSN {scan.lsn} on"
     return _finding("damaged", stored_name(file, header.first_lsn), scan.offset, scan.lsn, what=what, cost=cost)
 
 
-def _cut_at(found: Examined, file: File, header: SegmentHeader, scan: Scan, why: str) -> None:
-    """The log ends where the scan stands."""
+def _cut_at(found: Examined, file: File, builder: SegmentBuilder, why: str) -> None:
+    """The log ends with the blocks of this segment that are whole."""
     size = file.size()
-    found.live, _ = rebuild(file, header, scan.offset)
-    found.gone = header.capacity - size
+    found.live = builder
+    found.gone = builder.header.capacity - size
     found.why = why
-    found.torn_end = nonzero_end(file, scan.offset, size)
+    found.torn_end = nonzero_end(file, builder.end, size)
 
 
 def _trailer(file: File, header: SegmentHeader) -> Trailer | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.called import called
 from tests.support.memory_disk import MemoryDisk, PowerCut
 from tests.support.patience import joined
 from tests.wal.logs import SMALL, append, filled, open_log, records_of, reopened, update
@@ -30,7 +31,7 @@ from wal import (
 from wal.codec import HEADER_BYTES, LARGE_BODY_BYTES
 from wal.records import Checkpoint, Record, Trimmed
 from wal.segment import PREPARED, segment_name
-from wal.segment_file import Sealed
+from wal.segment_file import Sealed, decode
 
 
 def test_a_new_log_is_empty_and_begins_at_lsn_1() -> None:
@@ -261,6 +262,26 @@ def test_a_file_of_another_size_than_it_was_made_with_is_damage_and_gets_its_siz
     assert disk.size(segment_name(1)) == 2048
     assert records_of(log) == [update(1), update(2)][: refusal.value.lsn - 1]
     assert reopened(disk) == records_of(log)
+
+
+def test_the_blocks_of_a_damaged_segment_are_decoded_once_whatever_is_wrong_with_it() -> None:
+    """Of another size; without its trailer, and broken before the place that its successor knows of; closed, and broken."""
+    short = filled([[update(1)], [update(2)]])
+    short.open(segment_name(1), write=True).truncate(600)
+    untold = filled([[update(n)] for n in range(1, 60)])
+    (first, *_) = (name for name in untold.names() if name.endswith(".wal"))
+    untold.flip(first, 8 * (untold.size(first) - 20))
+    untold.flip(first, 8 * (HEADER_BYTES + 400))
+    closed = MemoryDisk()
+    log = open_log(closed)
+    append(log, update(1))
+    append(log, update(2))
+    log.close()
+    closed.flip(segment_name(1), 8 * (HEADER_BYTES + 180))
+    for disk, whole in ((short, 2), (untold, 3), (closed, 1)):
+        with called(decode.__code__) as times, pytest.raises(LogDamaged) as refusal:
+            open_log(disk)
+        assert (times[decode.__code__], refusal.value.lsn) == (whole, whole + 1)
 
 
 def test_damage_behind_which_synced_blocks_follow_is_refused_with_the_disk_unchanged() -> None:
