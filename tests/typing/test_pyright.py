@@ -1,12 +1,8 @@
-"""The same mistakes, and README's examples, as pyright sees them in strict mode; `make check` runs this program as well."""
+"""How a planted mistake is told. That pyright finds each, and no other, `python -m tests.typing` says in `make check`."""
 
 from __future__ import annotations
 
-from tests.typing.__main__ import expected, problems
-
-
-def test_what_pyright_finds() -> None:
-    assert problems() == []
+from tests.typing.__main__ import expected
 
 
 def test_a_mistake_is_one_by_its_mark() -> None:

@@ -47,7 +47,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     """The story in small, told once, and what it leaves."""
     directory = tmp_path_factory.mktemp("told") / "demo"
     result = subprocess.run(
-        [*FORESHORE, *SMALL, "--hours", "600", "--json", "--keep", "--dir", str(directory)],
+        [*FORESHORE, *SMALL, "--months", "2", "--hours", "600", "--json", "--keep", "--dir", str(directory)],
         capture_output=True,
         encoding="utf-8",
         timeout=PATIENCE_SECONDS,
@@ -107,7 +107,7 @@ def test_a_signal_half_way_leaves_nothing(number: signal.Signals, tmp_path: Path
     log = tmp_path / "log"
     with log.open("ab") as said:
         process = spawn(
-            [*FORESHORE, *SMALL, "--months", "2", "--kill", "coordinator", "--dir", str(tmp_path / "demo")],
+            [*FORESHORE, *SMALL, "--months", "1", "--kill", "coordinator", "--dir", str(tmp_path / "demo")],
             output=said.fileno(),
             errors=said.fileno(),
         )
