@@ -13,7 +13,7 @@ export PYTHONHASHSEED ?= random
 export PYTHONDONTWRITEBYTECODE :=
 export FORESHORE_JAVA_HOME ?= $(shell test -d "$(CURDIR)/$(VENV)/jre" && echo "$(CURDIR)/$(VENV)/jre")
 
-.PHONY: help setup demo test check sim sim-long crash rewrite docs spark-archive bench lock clean
+.PHONY: help setup demo test check bytecode sim sim-long crash rewrite docs spark-archive bench lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ demo: $(READY) ## the whole story with real data: load, kill, failover, history,
 	@$(BIN)/foreshore demo $(ARGS)
 
 test: $(READY) ## every check and every test
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j 2 check bytecode
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal $(ARGS)
 
 check: $(READY) ## format, lint, types, import contracts, and what a type checker tells users
@@ -36,6 +36,9 @@ check: $(READY) ## format, lint, types, import contracts, and what a type checke
 	@said=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.typing
+
+bytecode: $(READY) # of all that tests import, made where types leave a processor idle: else each worker compiles everything anew
+	@$(BIN)/python -m pytest -qq --collect-only >$(VENV)/collected 2>&1 || { cat $(VENV)/collected; exit 1; }
 
 sim: $(READY) ## replay one seed of the simulation with its trace: make sim SEED=7
 	@$(BIN)/python -m tests.sim run --seed $(or $(SEED),1) -v
