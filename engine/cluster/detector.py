@@ -1,7 +1,8 @@
 """Who was heard of lately: the failure detector of one node.
 
 It suspects by silence, and only ever gives a reason to try an exchange: a wrong suspicion costs time, never safety. A
-node that was away itself (its process was stopped, or its clock jumped) does not blame the others for the silence.
+node that was away itself (its process was stopped, or its clock jumped) does not blame the others for the silence; nor
+does one that has more before it than it comes to take, for what lies there (`engine.cluster.names`).
 """
 
 from __future__ import annotations

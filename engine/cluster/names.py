@@ -12,6 +12,8 @@ now, and nothing that the other one says is heard. It is hung up on, and is refu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from engine.cluster.alike import Alike
 from engine.cluster.detector import Detector
 from engine.messages import (
@@ -41,8 +43,8 @@ from engine.messages import (
     Surveyed,
 )
 from engine.turn.core import Core
-from engine.turn.events import NameTaken, Stop
-from rebalance.ports import MS
+from engine.turn.events import Event, NameTaken, Received, Stop
+from rebalance.ports import MS, WORK_MAX
 from rebalance.table import Member
 from wal.ids import ROUNDS_AHEAD, Ballot, NodeId
 from wal.probe import probe
@@ -103,6 +105,15 @@ class Names:
         self._begun = {life: at for life, at in self._begun.items() if life[0] in same}
         if self.core.serving:
             self._refused_since = None
+
+    def came(self, events: Sequence[Event]) -> None:
+        """More came than this turn could take. Who said something that lies here is not silent, whenever that is taken; of
+        very much only what came last is looked at."""
+        last = events[-WORK_MAX:]
+        for life in dict.fromkeys([(e.sender, e.allocation, e.incarnation) for e in last if isinstance(e, Received)]):
+            member = self._listed.get(life[0])
+            if member is not None and _life(member) == life[1:] and life not in self.alike.unheard:
+                self.detector.heard(member.node)
 
     def hear(self, sender: NodeId, allocation: str, incarnation: int, message: Message) -> bool:
         """A life of a node says something; whether it is to be listened to. Who is listened to lives."""

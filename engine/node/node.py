@@ -184,6 +184,7 @@ class Node(Machines):
                 self._take(event)
         if ready:
             self._untaken.leave(len(events), core.now)
+            self.names.came(events)
         self._tick()
         core.go_on()
         if core.told:

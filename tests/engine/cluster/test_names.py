@@ -13,8 +13,9 @@ from engine.cluster.attempt import Attempt, Intent
 from engine.errors import UsageError
 from engine.host.server import Server, ServerConfig
 from engine.messages import Heartbeat, Join, Life, Promise, Replicated, SingleMap
-from engine.turn.events import Connect
+from engine.turn.events import Connect, Received
 from engine.turn.settings import Settings
+from rebalance.ports import MS, WORK_MAX
 from rebalance.table import Candidate
 from tests.sim.planted.stage import Stage
 from wal.ids import NO_BALLOT, NO_VERSION, Ballot
@@ -223,3 +224,28 @@ def test_another_disk_makes_no_map_in_a_members_name_while_the_member_is_there()
         stage["n3"].stop("killed", process_only=True)
         stage.until(lambda: node.detector.suspected("n3"), "n3 is suspected")
         assert node.names.hear("n3", "another-disk", 1, promise), "its disk was replaced, for all one knows"
+
+
+def test_who_said_something_that_is_not_taken_yet_is_not_silent() -> None:
+    """So many messages of one lie before a node that for a while it takes nothing that another says."""
+    with Stage(None) as stage:
+        stage.wait(1_000)
+        said, busy = dict[str, Received](), stage["n3"].node
+        assert busy is not None
+        core = busy.core
+        for name in ("n1", "n2"):
+            node = stage[name].node
+            assert node is not None
+            said[name] = Received(name, node.core.allocation, node.core.incarnation, Replicated(core.fence, [], 0))
+
+        def passes(*some: Received) -> None:
+            """For longer than it takes to suspect somebody these are said all the time."""
+            for _ in range(5):
+                busy.turn(core.now + core.settings.suspicion_ms * MS // 4, some)
+            assert busy.untaken[0] is said["n1"], "it has come to nothing else"
+
+        busy.turn(core.now + MS, [said["n1"]] * 12 * WORK_MAX)
+        passes(said["n2"])
+        assert busy.detector.silent() == []
+        passes()
+        assert busy.detector.silent() == ["n2"], "that says nothing any more"
