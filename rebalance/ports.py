@@ -399,6 +399,9 @@ class Shipping(Protocol):
     def lag(self, node: NodeId, partitions: Container[int]) -> None:
         """A MOVING copy begins to take these partitions' writes: what is under way goes to it too."""
 
+    def is_behind(self, node: NodeId) -> bool:
+        """Whether a MOVING copy is too far behind to be waited for."""
+
     def wait_for(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too."""
 

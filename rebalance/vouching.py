@@ -2,7 +2,8 @@
 
 A copy that says it is settled is first waited for (its answers count from then on), and vouched for when it has everything
 that was reserved by then, and contains the same (`rebalance.comparing`). The coordinator makes it in-sync with the next
-map, and only on this node's word.
+map, and only on this node's word. One that is behind on its messages, by seconds, is not waited for yet: each write would
+take as long, and it would be set aside as too slow before it has caught up.
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ class Vouching:
             return
         core.work += len(state.fragments)
         marks = self.pending.get(number, {}).get(sender)
+        if marks is None and self._shipping.is_behind(sender):
+            probe("supply.settled_and_behind")
+            return  # all writes would take as long as it is behind: it says so again
         if marks is None:
             marks = {namespace: f.counter.hwm for namespace, f in state.fragments.items()}
             self.pending.setdefault(number, {})[sender] = marks

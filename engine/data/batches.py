@@ -185,6 +185,21 @@ def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
     return list(found)
 
 
+def behind_in(batches: Iterable[Batch], core: Core, answered: Mapping[NodeId, int]) -> list[NodeId]:
+    """The MOVING copies that nobody should begin to wait for: for half as long as it takes to be suspected they have
+    answered nothing, and for more than twice as long as any copy that is waited for; where all are late, so may they be."""
+    waited: dict[NodeId, int] = {}
+    moving: dict[NodeId, int] = {}
+    for batch in batches:
+        for node in batch.waiting:
+            waited.setdefault(node, core.attentive - batch.since)
+        for node in batch.lagging:
+            if answered.get(node, 0) < batch.sequence:
+                moving.setdefault(node, core.attentive - batch.since - batch.travels)
+    least = core.settings.suspicion_ms * MS // 2
+    return [n for n, late in moving.items() if late > max([least, *(2 * t for m, t in waited.items() if m != n)])]
+
+
 def lags_ms_in(batches: Iterable[Batch], now: int) -> dict[NodeId, int]:
     """For how long each copy has not answered the oldest of these batches that it has to."""
     found: dict[NodeId, int] = {}

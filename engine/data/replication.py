@@ -18,7 +18,17 @@ from itertools import chain
 from typing import assert_never, get_args
 
 from engine.cluster.claims import Claims
-from engine.data.batches import Again, Batch, forget_sent, lags_ms_in, late_in, pieces_again, regroup, stalled_in
+from engine.data.batches import (
+    Again,
+    Batch,
+    behind_in,
+    forget_sent,
+    lags_ms_in,
+    late_in,
+    pieces_again,
+    regroup,
+    stalled_in,
+)
 from engine.data.concerns import LARGE_WORK, work_of
 from engine.data.early import THE_MAP, Early
 from engine.data.sizes import BATCH_WORK, answers_of, batches_of_one_turn, size_of
@@ -72,6 +82,7 @@ class Replication(Rule):
         self._sequence = core.run << 40  # answers to an earlier life of this node mean nothing
         self._backlog: dict[NodeId, int] = {}
         self._lagging: dict[NodeId, dict[int, dict[int, Batch]]] = {}  # MOVING copy -> partition -> not answered by it
+        self._behind: tuple[int, list[NodeId]] = 0, []  # in which turn it was looked for; MOVING copies
         self._answered: dict[NodeId, int] = {}  # the newest batch that each copy has answered
         self._acks: dict[NodeId, list[tuple[int, int]]] = {}  # taken, each with its work
         self._taken_of: dict[NodeId, dict[int, None]] = {}  # primary -> batches of this version that are not over there
@@ -237,6 +248,12 @@ class Replication(Rule):
     def outstanding(self, node: NodeId, partition: int) -> bool:
         """Whether a MOVING copy has yet to answer a batch that touches the partition."""
         return partition in self._lagging.get(node, {})
+
+    def is_behind(self, node: NodeId) -> bool:
+        """Whether a MOVING copy is so far behind that all writes would be late if it were waited for from now on."""
+        if self._behind[0] != self.core.turns:  # one message may be about all copies of a node
+            self._behind = self.core.turns, behind_in(self._batches.values(), self.core, self._answered)
+        return node in self._behind[1]
 
     def wait_for(self, node: NodeId, partition: int) -> None:
         """From now on wait for this MOVING copy too, also for what is under way."""

@@ -100,6 +100,7 @@ class Shipping:
         self._copy = copy
         self._sent: dict[int, _Shipped] = {}
         self._number = copy.run << 20
+        self.behind: list[NodeId] = []  # these have not answered for long
 
     def ship(self, operation: Shipped, local: LocalPartition) -> None:
         """Send it to the copies of its partition."""
@@ -140,6 +141,10 @@ class Shipping:
             again = _Shipped(shipped.operation, (), (node,))
             again.counts = True
             self._dispatch(again)
+
+    def is_behind(self, node: NodeId) -> bool:
+        """Whether a story says so: what is said arrives before time passes."""
+        return node in self.behind
 
     def wait_for(self, node: NodeId, partition: int) -> None:
         """Wait for a MOVING copy too."""

@@ -727,6 +727,21 @@ def test_a_write_under_way_waits_for_a_copy_that_is_about_to_be_vouched_for() ->
     end(copies)
 
 
+def test_a_copy_that_is_settled_and_behind_is_not_waited_for_before_it_has_caught_up() -> None:
+    copies = three()
+    historical(copies)
+    copies["n1"].shipping.behind = ["n3"]
+    move(copies)
+    copies.run()
+    copies.wait(40)
+    vouching = copies["n1"].supply.vouching
+    assert not vouching.pending, "it has settled, and what is written would wait for it"
+    copies["n1"].shipping.behind = []
+    copies.wait(10)
+    assert (0, "n3") in vouching.vouched, "it says so again"
+    end(copies)
+
+
 def test_a_supplier_does_not_come_to_have_what_only_its_demander_had() -> None:
     copies = three()
     stray = r.Write("stray", 0, 1, 0, [b"k"], [b"v"], 0)

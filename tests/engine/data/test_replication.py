@@ -215,6 +215,35 @@ def test_who_is_busy_itself_calls_a_copy_late_later() -> None:
     assert primary.replication.stalled(1) == ["n2"]
 
 
+def test_a_joiner_that_is_later_than_those_who_are_waited_for_is_behind() -> None:
+    primary = Primary()
+    half = primary.core.settings.suspicion_ms * MS // 2
+
+    def is_behind() -> bool:
+        primary.core.turns += 1
+        return primary.replication.is_behind("n3")
+
+    primary.ship(Noted(0))
+    ((_, first),) = primary.sent()
+    primary.listens(half)
+    assert not is_behind(), "it has some time"
+    primary.answer("n2", first)
+    primary.is_busy(1)
+    assert is_behind()
+    primary.ship(Noted(1))
+    ((_, second),) = primary.sent()
+    primary.answer("n3", second)
+    assert not is_behind(), "what came before, it has and keeps for a supply"
+    primary.ship(Noted(2))
+    primary.listens(2 * half)
+    assert not is_behind(), "all are late"
+    primary.answer("n2", second)
+    primary.ship(Noted(3))
+    ((_, third), (_, _)) = primary.sent()
+    primary.answer("n2", third)
+    assert is_behind(), "it is later than they are"
+
+
 def test_what_waits_for_an_answer_counts_once_though_a_joiner_gets_it_twice() -> None:
     primary = Primary()
     operation = Noted(0)
