@@ -41,7 +41,7 @@ DOWN = 0
 """The life of a node that does not run."""
 _LEFT_OUT = (CaughtUp, Heartbeat, Join)
 _encode = msgspec.msgpack.Encoder().encode
-_message_in = msgspec.msgpack.Decoder(Message).decode  # made once: to work out what such a union is takes a hundred decodings
+_message_in = msgspec.msgpack.Decoder(Message).decode  # made once: that takes as long as eighty decodings
 _request_in = msgspec.msgpack.Decoder(Request).decode
 
 
