@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -254,8 +255,19 @@ def test_hundreds_of_segments_are_read_in_their_order_and_a_part_costs_no_more_t
     assert wal("stat", tmp_path, "--jobs", "2").stdout == wal("stat", tmp_path).stdout
 
 
-def test_ten_thousand_segments_are_read_by_each_reader(tmp_path: Path) -> None:
-    count = 10_000
+@pytest.fixture
+def few_files_at_once() -> Iterator[None]:
+    """A thousand, wherever a machine allows more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files_at_once")
+def test_three_thousand_segments_are_read_by_each_reader(tmp_path: Path) -> None:
+    """More than a process may have open, or functions that call each other, at once."""
+    count = 3_000
     disk = filled([[update(at + 1, 400)] for at in range(count)], LogSettings(segment_bytes=1 << 10, total_bytes=1 << 30))
     for name in disk.names():
         (tmp_path / name).write_bytes(disk.image(name))
