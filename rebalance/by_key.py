@@ -10,7 +10,7 @@ Few keys are kept in a dict, which is quicker: whoever owns one asks `roomy`, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, MutableMapping, Sequence, Sized, ValuesView
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar, overload
 from zlib import crc32
@@ -142,6 +142,12 @@ class InOrder(ByKey[V]):
             self.came.append(key)
         part[key] = value
 
+    def given_up(self) -> list[Sized]:
+        """The order in which they came, for who frees it: nobody else has it, and it names all keys."""
+        came: list[Sized] = [self.came]
+        self.came = []
+        return came
+
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.came)
 
@@ -180,6 +186,15 @@ def roomy(table: Mapping[bytes, V], more: int = 0) -> Table[V]:
 def parts_of(table: Mapping[bytes, V]) -> list[dict[bytes, V]]:
     """The dicts that a table is made of, to be emptied; none where it was none that can change."""
     return table.parts if isinstance(table, ByKey) else [table] if isinstance(table, dict) else []
+
+
+def copy_of(table: Mapping[bytes, V]) -> Table[V]:
+    """What it has now: it takes no look at each, and a tenth of the time."""
+    if not isinstance(table, ByKey):
+        return dict(table)
+    found = ByKey[V]()
+    found.parts = [part.copy() for part in table.parts]
+    return found
 
 
 def put_in(table: Table[V], some: Mapping[bytes, V]) -> None:

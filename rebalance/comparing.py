@@ -159,7 +159,7 @@ class _Sum:
 
     def go_on(self) -> None:
         """Do a piece."""
-        core, left = self._core, ROWS_AT_ONCE
+        core, store, left = self._core, self._core.replica.store, ROWS_AT_ONCE
         while self._at < len(self._walks):
             if left <= 0:
                 self.later(self.go_on)
@@ -170,6 +170,10 @@ class _Sum:
                 probe("contents.unknown")
                 self._at += 1
                 continue  # an older version wrote it, and nothing has changed it since: there is nothing to compare with
+            if store.overtaken(walk):
+                probe("contents.overtaken_by_a_checkpoint")
+                self._told(None)
+                return
             seen = walk.step(left)
             core.work += seen + 1
             left -= seen + 1
@@ -177,11 +181,8 @@ class _Sum:
                 self.later(self.go_on)
                 return
             self._walk = None
-            digest = core.replica.store.walked(walk)
-            if digest is None:
-                probe("contents.overtaken_by_a_checkpoint")
-                self._told(None)
-                return
+            digest = store.walked(walk)
+            assert digest is not None, "no checkpoint came in between"
             self._found.append(msgspec.structs.replace(there, digest=digest))
             self._at += 1
         self._told(self._found)

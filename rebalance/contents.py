@@ -16,8 +16,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain, islice
 from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest
@@ -100,6 +100,26 @@ class Held(Protocol):
         ...
 
 
+class Newest:
+    """The newest entries above a store, as they were: so many are looked at at a time, however many there are.
+
+    `over`: what is changed since, so it is a copy; `under`: what was frozen, and is not.
+    """
+
+    def __init__(self, over: Mapping[bytes, Entry], under: Mapping[bytes, Entry]) -> None:
+        self.left = len(over) + len(under)
+        self._over = over
+        self._of_over = len(over)  # that are left
+        self._rows = chain(over.items(), under.items())
+
+    def take(self, most: int) -> list[tuple[bytes, Entry]]:
+        """The next ones of them, fewer than so many where some of what was frozen is not the newest."""
+        some = list(islice(self._rows, most))
+        self.left -= len(some)
+        own, self._of_over = self._of_over, max(0, self._of_over - len(some))
+        return some if own >= len(some) else some[:own] + [row for row in some[own:] if row[0] not in self._over]
+
+
 def _hashed_at_once(rows: Sequence[tuple[bytes, Entry]]) -> tuple[Sequence[tuple[bytes, Entry]], int]:
     """So many of these, the first one in any case, as have `HASHED_MAX` bytes; and how much work their bytes are."""
     sizes = [len(entry.value or b"") for _, entry in rows]
@@ -117,22 +137,21 @@ class Walk:
     checkpoints there were when it was asked for (None: it rests on none).
     """
 
-    def __init__(
-        self,
-        stored: int | None,
-        changes: Sequence[tuple[bytes, Entry]],
-        held: Held | None,
-        thawed: int | None = None,
-    ) -> None:
+    def __init__(self, stored: int | None, changes: Newest, held: Held | None, thawed: int | None = None) -> None:
         self.thawed = thawed
         self._sum = stored or 0
         self._changes = changes
         self._held = held
-        self._at = 0
+        self._taken: list[tuple[bytes, Entry]] = []  # of the changes, and not summed up
 
     def step(self, work: int) -> int:
         """Look at up to so many rows, or fewer large ones; how much work it was."""
-        changes, beside = _hashed_at_once(self._changes[self._at : self._at + work])
+        looked = 0
+        if not self._taken:
+            before = self._changes.left
+            self._taken = self._changes.take(work)
+            looked = before - self._changes.left - len(self._taken)
+        changes, beside = _hashed_at_once(self._taken[:work])
         if self._held is not None:
             keys = [key for key, _ in changes]
             fit, below = self._held.fit(keys)
@@ -141,18 +160,18 @@ class Walk:
         else:
             found = self._sum
         self._sum = (found + rows_digest(changes)) & MASK
-        self._at += len(changes)
-        return len(changes) + beside
+        del self._taken[: len(changes)]
+        return looked + len(changes) + beside
 
     @property
     def done(self) -> bool:
         """Whether all rows were looked at."""
-        return self._at == len(self._changes)
+        return not (self._taken or self._changes.left)
 
     @property
     def digest(self) -> int:
         """The digest, once it is done."""
-        assert self.done, f"{len(self._changes) - self._at} rows were not looked at"
+        assert self.done, f"{len(self._taken) + self._changes.left} rows were not looked at"
         return self._sum
 
 

@@ -178,6 +178,9 @@ class Rows(Protocol):
     def walk(self, name: Fragment, /) -> Callable[[], Walk | None]:
         """Says what to go through to sum up what a fragment contains now; None: that cannot be done."""
 
+    def overtaken(self, walk: Walk, /) -> bool:
+        """Whether a checkpoint has overtaken it, so that no step of it is taken any more."""
+
     def walked(self, walk: Walk, /) -> int | None:
         """The digest that a walk has come to; None if a checkpoint has overtaken it."""
 

@@ -39,7 +39,7 @@ from engine.state.store_errors import StoreDamaged, StoreError
 from engine.state.store_file import structure_problems
 from engine.state.store_lmdb import LmdbStore
 from rebalance import table as topologies
-from rebalance.contents import Walk
+from rebalance.contents import Newest, Walk
 from rebalance.fragment import FragmentState
 from rebalance.image import FragmentImage
 from rebalance.table import Topology
@@ -184,8 +184,9 @@ class State:
             if stored is None and fragment not in self._cleared:
                 return None
             held = Held(self._store, fragment)
-            walk = Walk(stored, list(changes.items()), None if stored is None else held)
-            walk.step(len(changes))
+            walk = Walk(stored, Newest(changes, {}), None if stored is None else held)
+            while not walk.done:
+                walk.step(len(changes))
         except StoreDamaged:
             return None
         return walk.digest

@@ -24,8 +24,8 @@ from engine.state.layer import Layer, RowsOf, merged
 from engine.state.layers import Layers
 from engine.state.loaded import Encoded, Loaded, Loading
 from rebalance.by_fragment import ByFragment
-from rebalance.by_key import FEW
-from rebalance.contents import Reading, Readings, Summed, Walk, row_digest
+from rebalance.by_key import FEW, copy_of
+from rebalance.contents import Newest, Reading, Readings, Summed, Walk, row_digest
 from wal.ids import Fragment, Namespace
 
 
@@ -329,28 +329,35 @@ class LayeredStore(Layers[Entry]):
     def walk(self, fragment: Fragment) -> Callable[[], Walk | None]:
         """What a fragment contains now, to be summed up by who asks; None: the store below does not know its own.
 
-        O(rows changed since a checkpoint); nothing is hashed, or looked up below, before that. `walked` says the sum.
+        What changed since the last checkpoint began is copied, part by part; nothing is hashed, or looked up below, before
+        that. `walked` says the sum; of a walk that is `overtaken` no step is taken.
         """
-        rows: Mapping[bytes, Entry] = self._active.rows.get(fragment, {})
         alone = fragment in self._active.cleared
+        over: Mapping[bytes, Entry] = copy_of(self._active.rows.get(fragment, {}))
+        under: Mapping[bytes, Entry] = {}
         if self._frozen is not None and not alone:
-            if fragment in self._frozen.rows:
-                rows = {**self._frozen.rows[fragment], **rows}
+            under = self._frozen.rows.get(fragment, {})
             alone = fragment in self._frozen.cleared
-        changes = list(rows.items())
-        return partial(Walk, None, changes, None) if alone else partial(self._begin, fragment, changes, self._thawed)
+        changes = Newest(over, under)
+        if alone:
+            return partial(Walk, None, changes, None, self._thawed if under else None)
+        return partial(self._begin, fragment, changes, self._thawed)
 
-    def _begin(self, fragment: Fragment, changes: list[Row], thawed: int) -> Walk | None:
+    def _begin(self, fragment: Fragment, changes: Newest, thawed: int) -> Walk | None:
         stored = self.base.contents(fragment)
-        if not stored and ((stored == 0 and not changes) or not self.base.scan(fragment, b"", 1)):
+        if not stored and ((stored == 0 and not changes.left) or not self.base.scan(fragment, b"", 1)):
             return Walk(0, changes, None, thawed)
         if stored is None:
             return None
         return Walk(stored, changes, Held(self.base, fragment), thawed)
 
+    def overtaken(self, walk: Walk) -> bool:
+        """Whether it rests on the store below, or on what a checkpoint was to take down, and one has come since."""
+        return walk.thawed not in (None, self._thawed)
+
     def walked(self, walk: Walk) -> int | None:
-        """The digest that a walk came to; None if it rests on the store below, and a checkpoint has come since."""
-        return walk.digest if walk.thawed in (None, self._thawed) else None
+        """The digest that a walk came to; None if it was overtaken."""
+        return None if self.overtaken(walk) else walk.digest
 
     def changed(self, fragment: Fragment) -> int:
         """How many entries of a fragment lie above the store below."""

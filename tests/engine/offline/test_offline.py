@@ -14,6 +14,7 @@ from engine.offline.directory import State, read_directory
 from engine.offline.live import is_live
 from engine.offline.refusals import DoesNotFold
 from engine.state.store import Entry
+from rebalance.contents import rows_digest
 from tests.support.directories import append, flip, lose, replace
 from wal import list_segments
 from wal import records as r
@@ -284,3 +285,21 @@ def test_a_row_that_went_missing_from_the_store_shows_in_the_digest_of_contents(
     with read_directory(directory) as state:
         assert len(dict(state.rows(name, _no_damage))) == len(rows) - 1, "every row that is left is whole"
         assert list(state.unequal) == [name]
+
+
+def test_the_digest_of_contents_is_told_however_large_what_came_since_the_checkpoint_is(tmp_path: Path) -> None:
+    values = {b"{one}%d" % at: b"%d" % at * (1 << 20) for at in range(10)}
+    name = where(b"{one}0")
+
+    async def run() -> None:
+        async with await engine.aio.open(tmp_path / "node", partitions=PARTITIONS) as database:
+            await database.namespace("acc").put(b"{one}0", b"before")
+        async with await engine.aio.open(tmp_path / "node", partitions=PARTITIONS) as database:
+            await database.namespace("acc").put_many(values)
+            shutil.copytree(tmp_path / "node", tmp_path / "left", ignore=shutil.ignore_patterns("*.tmp"))
+
+    asyncio.run(run())
+    with read_directory(tmp_path / "left") as state:
+        rows = list(state.rows(name, _no_damage))
+        assert len(rows) == len(values)
+        assert state.contents(name) == rows_digest(rows) % (1 << 64)
