@@ -19,7 +19,6 @@ epoch, outcome, key, value) as LWM advances: equal epoch table and LWM mean equa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, Self, TypeAlias, TypeVar
 
@@ -71,6 +70,7 @@ class FragmentState:
         "history_from",
         "loading",
         "name",
+        "pruned",
         "stable",
         "stable_digest",
         "suspects",
@@ -94,6 +94,7 @@ class FragmentState:
         self.suspects: Mapping[bytes, int] = NOTHING  # rows that may be wrong: undone, or of a counter, live while loading
         self.changed_for = 0  # the checkpoint that is the first to have it as it is now, by number
         self.tombstones: Mapping[bytes, int] = NOTHING  # deletes in the store that may go when stable has passed them
+        self.pruned = 0  # each delete that may go when this counter is stable has gone
         self.dropped = 0  # no delete above this counter has gone from the store
 
     # The life of a copy.
@@ -362,11 +363,6 @@ class FragmentState:
         return counter
 
     # What it says of itself.
-
-    def droppable(self, most: int) -> list[bytes]:
-        """Up to `most` keys whose tombstones nobody needs any more."""
-        stable = self.stable
-        return list(islice((key for key, counter in self.tombstones.items() if counter <= stable), most))
 
     def tail(self) -> list[Write]:
         """Every applied write above stable, in order."""

@@ -7,7 +7,7 @@ work it was. Joined they are what MessagePack makes of the whole image: the form
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, ItemsView, Iterable, Iterator, KeysView
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ def pieces_of_node(image: NodeImage) -> Iterator[Piece]:
 
 def _at_once(fields: Collection[Any], work: int = 1, kept: int = 0) -> Piece:
     """Few and small ones."""
-    data = _encode([[*value] if isinstance(value, Pairs) else value for value in fields])
+    data = _encode([[*value] if isinstance(value, Pairs | KeysView | ItemsView) else value for value in fields])
     return Piece(data, work + kept // OF_WORK + len(data) // BYTES_OF_WORK, kept)
 
 
@@ -161,17 +161,17 @@ class _Pieces:
 
     def put(self, value: object) -> Iterator[Piece]:
         """A field; of what there may be many one after the other."""
-        if not isinstance(value, list | Pairs):
+        if not isinstance(value, list | Pairs | KeysView | ItemsView):
             _encode_into(value, self._data, -1)
             return
         self.begin(len(value))
-        if isinstance(value, Pairs) and isinstance(next(iter(value.values), None), int):
+        if isinstance(value, ItemsView) or (isinstance(value, Pairs) and isinstance(next(iter(value.values), None), int)):
             yield from self._numbers(value)
             return
         for entry in value:
             yield from self.add(entry)
 
-    def _numbers(self, pairs: Pairs) -> Iterator[Piece]:
+    def _numbers(self, pairs: Iterable[tuple[bytes, int]]) -> Iterator[Piece]:
         """The entries of a list that has begun: a key and a number each."""
         left = iter(pairs)
         while some := list(islice(left, AT_ONCE)):

@@ -16,7 +16,7 @@ from the checkpoint before and from the log, which is trimmed only when the next
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,13 +26,14 @@ from engine.state.node_image import NodeImage, version_in
 from engine.state.rows import drop_tombstones
 from engine.state.store import CheckpointImage, LayeredStore
 from rebalance.by_fragment import ByFragment
+from rebalance.by_key import parts_of
 from rebalance.fragment import FragmentState
 from rebalance.image import TakenFragment, TakenPartition, take_down, take_down_partition
 from rebalance.partition import PartitionState
 from wal.ids import COUNTER_MAX, Fragment
 
 PRUNED_AT_ONCE = 200
-"""Tombstones that are dropped in one piece."""
+"""Tombstones that are looked at, and dropped, in one piece."""
 LOOKED_AT_ONCE = 32
 """Fragments that are looked at for them."""
 LOOKED_OF_WORK = 4
@@ -115,15 +116,15 @@ class Changes:
             self._image.fragments[name] = None
             return
         self._fragments_taken[name] = take_down(state)
-        if state.tombstones and not state.loading and state.droppable(1):
-            self.touch(state)  # they became so since `prune`
+        if state.tombstones and not state.loading and state.stable > state.pruned:
+            self.touch(state)  # some may have become so since `prune` that nobody needs
 
     def _take_down_partition(self, number: int) -> None:
         state = self._partitions_left.pop(number)
         self._partitions_taken[number] = take_down_partition(state.epoch, state.prepared.values(), state.results)
 
-    def _drop_tombstones(self, fragment: FragmentState) -> int:
-        return drop_tombstones(self._store, fragment, PRUNED_AT_ONCE)
+    def _drop_tombstones(self, fragment: FragmentState, keys: Sequence[bytes]) -> int:
+        return drop_tombstones(self._store, fragment, keys)
 
     # A checkpoint.
 
@@ -133,15 +134,24 @@ class Changes:
         In pieces, each of which says how much work it was.
         """
         for at, name in enumerate(self.fragments.names()):
-            dropped = PRUNED_AT_ONCE
-            while dropped == PRUNED_AT_ONCE:
-                fragment = fragments.get(name)
-                if fragment is None or fragment.loading or not fragment.tombstones or name in spared:
-                    break
-                dropped = self._drop_tombstones(fragment)
-                yield dropped
+            fragment = fragments.get(name)
+            if fragment is not None and fragment.tombstones:
+                yield from self._prune(fragment, fragments, spared)
             if not at % LOOKED_AT_ONCE:
                 yield LOOKED_OF_WORK
+
+    def _prune(
+        self, fragment: FragmentState, fragments: Mapping[Fragment, FragmentState], spared: Container[Fragment]
+    ) -> Iterator[int]:
+        """Of very many none may be one that goes, so each is looked at once."""
+        name, stable = fragment.name, fragment.stable
+        for part in parts_of(fragment.tombstones):
+            keys = list(part)
+            for at in range(0, len(keys), PRUNED_AT_ONCE):
+                if fragment.loading or fragments.get(name) is not fragment or name in spared:
+                    return
+                yield 1 + self._drop_tombstones(fragment, keys[at : at + PRUNED_AT_ONCE])
+        fragment.pruned = stable
 
     def freeze(self, lsn: int, node: NodeImage) -> CheckpointImage:
         """All that changed is to be stored as it is now; the image is whole when `pieces` has come to its end. O(1)."""

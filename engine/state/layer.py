@@ -59,6 +59,8 @@ def _some_of(rows: RowsOf[E], first: int, count: int) -> list[bytes]:
 class Layer(Generic[E]):
     """Entries applied since a point in time.
 
+    Very many rows that were cleared are kept until the layer goes, and freed then, in pieces: all at once would take long.
+
     Invariant: `dead` says of how many keys of `rows` the entry is no row: a tombstone, or gone. Keys are never taken out of
     a layer, and what has them knows in which order they came: so the new ones are the last ones. A fragment's rows are in
     `opened`, or `packed` says where they are; it is packed once, so that a layer does not grow by what comes and goes.
@@ -67,6 +69,7 @@ class Layer(Generic[E]):
     __slots__ = (
         "_bytes",
         "_entry",
+        "_given_up",
         "_order",
         "_replaced",
         "bytes",
@@ -86,13 +89,15 @@ class Layer(Generic[E]):
         self.cleared = ByFragment[None]()
         self.since = ByFragment[int]()  # up to which counter it had been applied when it began to change here
         self.bytes = 0
+        self._given_up: list[dict[Namespace, RowsOf[E]]] = []  # of fragments that were cleared
         self._order = ByFragment[SortedList[bytes]]()
         self._replaced: ByFragment[tuple[int, array[int]]] = ByFragment()  # of so many keys, which have a row below
 
     def clear(self, fragment: Fragment) -> None:
         """Forget all rows of a fragment, here and below."""
         self.cleared[fragment] = None
-        self.opened.pop(fragment, None)
+        if isinstance(rows := self.opened.pop(fragment, None), InOrder):
+            self._given_up.append({fragment[0]: rows})
         self.packed.pop(fragment, None)
         self.dead.pop(fragment, None)
         self._order.pop(fragment, None)
@@ -102,7 +107,7 @@ class Layer(Generic[E]):
         """All that it is made of, to be emptied when nobody reads it any more."""
         rows = self.opened, self.packed, self.dead, self.cleared, self.since
         made_of = *rows, self._order, self._replaced
-        return chain.from_iterable(some.taken() for some in made_of)
+        return chain(chain.from_iterable(some.taken() for some in made_of), self._given_up)
 
     # Packed.
 

@@ -69,6 +69,7 @@ def preload(store: LayeredStore, fragment: FragmentState, record: r.Preload) -> 
         rows[key] = Entry(epoch, counter, value) if counter else GONE
         if value is None and counter:
             fragment.bury(key, counter)
+            fragment.pruned = 0  # it may be an old one
         elif suspect and makes_room:
             fragment.drop_tombstone(key)
         weight += ROW_OVERHEAD_BYTES + len(key) + (len(value) if value is not None else 0)
@@ -124,9 +125,10 @@ def drop_unconfirmed(store: LayeredStore, fragment: FragmentState, keys: list[by
     fragment.suspects = NOTHING
 
 
-def drop_tombstones(store: LayeredStore, fragment: FragmentState, most: int) -> int:
+def drop_tombstones(store: LayeredStore, fragment: FragmentState, keys: Sequence[bytes]) -> int:
     """A delete that every in-sync copy has needs no tombstone: nothing older can arrive any more. How many went."""
-    droppable = fragment.droppable(most)
+    stable, tombstones = fragment.stable, fragment.tombstones
+    droppable = [key for key in keys if 0 < tombstones.get(key, 0) <= stable]
     for key in droppable:
         counter = fragment.drop_tombstone(key)
         fragment.dropped = max(fragment.dropped, counter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from rebalance.by_key import ByKey, parts_of
+from rebalance.by_key import ByKey, InOrder, parts_of
 
 FREED_AT_ONCE = 2_000
 FREED_OF_WORK = 40
@@ -44,6 +44,8 @@ def empty(held: Iterable[dict[Any, Any]]) -> Iterator[int]:
                 yield freed // FREED_OF_WORK
                 freed = 0
                 yield from empty(parts_of(value))
+                if isinstance(value, InOrder):
+                    yield from let_go(value.given_up())
             freed += HOLDER + (len(value) if isinstance(value, dict | list) else 0)
             if freed >= FREED_AT_ONCE:
                 yield freed // FREED_OF_WORK

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -65,9 +65,9 @@ def tombstones_dropped_at_once(machine: Machine) -> None:
     """A checkpoint drops every tombstone, whether or not all copies have passed it."""
     assert machine.node is not None
 
-    def drop(original: Callable[..., int], fragment: FragmentState) -> int:
+    def drop(original: Callable[..., int], fragment: FragmentState, keys: Sequence[bytes]) -> int:
         stable, fragment.stable = fragment.stable, fragment.counter.highest_applied
-        dropped = original(fragment)
+        dropped = original(fragment, keys)
         fragment.stable = stable
         return dropped
 
