@@ -12,9 +12,12 @@ too late to know, a fragment is compared instead (`rebalance.leaves`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
+from rebalance.by_key import copy_of
+from rebalance.contents import Entry
 from rebalance.partition import LocalPartition, Role
 from rebalance.ports import Above, Node
 from rebalance.rule import NewMap
@@ -29,6 +32,9 @@ KEYS_OF_WORK = 16
 """So many keys that are remembered, or looked through, are as much work as a row."""
 FREED_WORK = 100
 """Of work is what is forgotten in one piece."""
+SIFTED_AT_ONCE = 10_000
+"""Of so many it is looked at once which were changed above a counter."""
+COPIED_OF_WORK = 256
 LOOKED_AT_ONCE = 200
 LOOKED_OF_WORK = 8
 """So many fragments, or partitions, that are looked at."""
@@ -46,6 +52,69 @@ class Changed:
         self.above = above
         self.bytes = 0
         self.keys: dict[bytes, int] = {}
+
+
+class _Source(NamedTuple):
+    """Keys, and what says of each which counter its last update has; those `above` one are meant, or all (-1)."""
+
+    rows: Mapping[bytes, Any]
+    counter_of: Callable[[Any], int]
+    above: int
+
+    def means(self, value: Any) -> bool:
+        """Whether a key that has this here is one of them; one that is gone, tombstone and all, has no counter."""
+        return self.above < 0 or not (counter := self.counter_of(value)) or counter > self.above
+
+
+class Remembered:
+    """The keys of all that was applied above a counter, by the moment at which that was asked.
+
+    Of very many it is not looked at once which they are: what there is of them is copied, part by part, and they are sifted
+    out as they are wanted. So `len` says how many they are at most, which are no more than there were updates (`most`).
+    """
+
+    def __init__(self, sources: Sequence[_Source], most: int) -> None:
+        self.keys: list[bytes] = []  # that were sifted out, and are left
+        self.looked = 0
+        self.left = sum(len(source.rows) for source in sources)  # that nobody has looked at
+        self._most = most
+        few = self.left <= SIFTED_AT_ONCE
+        self._sources = [source if few else source._replace(rows=copy_of(source.rows)) for source in sources]
+        self._walk = chain.from_iterable(map(self._of, range(len(sources))))
+        if few:
+            self._sift(self.left + 1)
+            self._sources = []
+
+    def __len__(self) -> int:
+        return len(self.keys) + min(self.left, self._most)
+
+    def sift(self) -> int:
+        """See that there are some `keys`, or that none is `left`, as far as one look goes; how much work it was."""
+        if self.keys or not self.left:
+            return 0
+        self._sift(KEYS_AT_ONCE)
+        return KEYS_AT_ONCE // KEYS_OF_WORK
+
+    def _sift(self, most: int) -> None:
+        before = self.left
+        self.keys += [key for key in islice(self._walk, most) if key is not None]
+        self.looked += before - self.left
+
+    def _of(self, at: int) -> Iterator[bytes | None]:
+        """The keys of one source, each named once; None for one that is not meant."""
+        source, before = self._sources[at], self._sources[:at]
+        for key, value in source.rows.items():
+            self.left -= 1
+            named = source.means(value) and not any(key in b.rows and b.means(b.rows[key]) for b in before)
+            yield key if named else None
+
+
+def _number(counter: int) -> int:
+    return counter
+
+
+def _counter_of(entry: Entry) -> int:
+    return entry.counter
 
 
 class Mutations:
@@ -199,7 +268,7 @@ class Mutations:
 
     # What a copy lacks.
 
-    def since(self, name: Fragment, counter: int) -> list[bytes] | None:
+    def since(self, name: Fragment, counter: int) -> Remembered | None:
         """The keys of all that was applied above a counter; None if that is not known."""
         namespace, number = name
         if number not in self._away:
@@ -219,17 +288,12 @@ class Mutations:
             above = self._core.replica.fragment(name).counter.highest_applied
         if counter < above:
             return None
-        found: dict[bytes, None] = {}
-        if changed is not None and changed.above == counter:
-            found = dict.fromkeys(changed.keys)  # all of them; to look at each takes several times as long
-        elif changed is not None:
-            found = {key: None for key, at in changed.keys.items() if at > counter or not at}
+        sources: list[_Source] = []
+        if changed is not None:
+            sources.append(_Source(changed.keys, _number, counter if changed.above < counter else -1))
         for layer in layers:
             rows = layer.rows.get(name, {})
-            if layer.since[name] >= counter:
-                found |= dict.fromkeys(rows)
-            else:
-                found.update((key, None) for key, e in rows.items() if e.counter > counter or not e.counter)
-        looked = (len(changed.keys) if changed is not None else 0) + sum(len(la.rows.get(name, {})) for la in layers)
-        self._core.work += looked // KEYS_OF_WORK
-        return list(found)
+            sources.append(_Source(rows, _counter_of, counter if layer.since[name] < counter else -1))
+        found = Remembered(sources, self._core.replica.fragment(name).counter.highest_applied - counter)
+        self._core.work += found.looked // KEYS_OF_WORK + found.left // COPIED_OF_WORK
+        return found

@@ -33,7 +33,7 @@ from rebalance.tails import (
     answer_to,
     can_be,
     emptied,
-    lags,
+    lagged,
     newest_first,
     size_of_tail,
     work_to_tell,
@@ -375,8 +375,7 @@ class Promotion(Rule):
         package.extend(epochs_after(number, state, lowest))
         lacked = [
             write
-            for namespace, fragment in state.fragments.items()
-            if any(lags(a, namespace, fragment, lowest, state.epoch) for a in answers.values())
+            for fragment in lagged(answers.values(), state, lowest)
             for write in fragment.lacking(fragment.stable, [])
             if write.end <= fragment.counter.lwm  # what lies above is issued again below
         ]

@@ -20,7 +20,7 @@ from rebalance.leaves import are_leaves
 from rebalance.lives import INCARNATION_BITS
 from rebalance.messages import AllSettled, Credit, Demand, Differing, Have, Settled, Supply, ToSupplier, Transfer
 from rebalance.moves import waits_by_order
-from rebalance.mutations import Mutations
+from rebalance.mutations import Mutations, Remembered
 from rebalance.partition import LocalPartition
 from rebalance.ports import (
     MS,
@@ -161,7 +161,7 @@ class SupplySide(Rule):
         state = core.replica.partition(number)
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
-        changed: dict[Namespace, list[bytes]] = {}
+        changed: dict[Namespace, Remembered] = {}
         choices = {
             ns: choose_for(core, self.mutations, have, changed=changed, returning=session.returning)
             for ns, have in haves.items()
@@ -188,14 +188,14 @@ class SupplySide(Rule):
         for fragment in state.fragments.values():
             session.read.extend(fragment.beyond.values())  # the log alone would not say that it counts
         for namespace, choice in choices.items():
-            first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace, [])))
+            first.transfers.append(self._plan(session, haves[namespace], choice, changed.get(namespace)))
         return CHOICE_WORK * len(choices) + work_of_prepared(state)
 
-    def _choose(self, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool) -> Choice:
+    def _choose(self, have: Have, *, changed: dict[Namespace, Remembered], returning: bool) -> Choice:
         """How one fragment is transferred."""
         return choose_for(self.core, self.mutations, have, changed=changed, returning=returning)
 
-    def _plan(self, session: Session, have: Have, choice: Choice, changed: list[bytes]) -> Transfer:
+    def _plan(self, session: Session, have: Have, choice: Choice, changed: Remembered | None) -> Transfer:
         """What the session owes for one fragment."""
         name = have.name
         fragment = self.core.replica.fragment(name)
@@ -206,6 +206,7 @@ class SupplySide(Rule):
                 session.leaves[name] = have.leaves
                 session.to_compare.append(name)
             elif choice.kind is Kind.MUTATIONS:
+                assert changed is not None, "they were counted when that was chosen"
                 session.changed[name] = changed
         elif have.suspects:
             session.fetch.append((name, have.suspects))

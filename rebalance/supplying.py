@@ -17,7 +17,7 @@ from rebalance.contents import Entry
 from rebalance.fragment import FragmentState
 from rebalance.leaves import KEYS_A_WORK, LEAF_BYTES, Survey, Under, differing
 from rebalance.messages import BYTES_A_WORK, ROW_BYTES, Demand, Differing, Have, Supply, work_of_writes
-from rebalance.mutations import Mutations
+from rebalance.mutations import Mutations, Remembered
 from rebalance.partition import PREPARED_MAX, PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, Node
 from rebalance.telling import have_of
@@ -91,7 +91,7 @@ class Session:
         self.to_compare: deque[Fragment] = deque()  # these, in order
         self._survey: Survey | None = None  # of the first of them
         self._under: dict[Fragment, Under] = {}  # of what was compared, only these rows go
-        self.changed: dict[Fragment, list[bytes]] = {}  # of these, only what is under these keys goes, from the end on
+        self.changed: dict[Fragment, Remembered] = {}  # of these, only what is under these keys goes, from the end on
         self.fetch: list[tuple[Fragment, list[bytes]]] = []  # keys to send as they are now
         self.results_sent: dict[int, None] = {}  # partitions, the answers of which were sent
         self.answers: deque[TxId] | None = None  # of the partition of full[0]: still to be sent
@@ -257,9 +257,10 @@ class Session:
         No more than `limit`, and of all rows hardly more than there is `room` for, in bytes: else they are read once more.
         """
         store, start, under = core.replica.store, self.cursor or b"", self._under.get(name)
-        if (keys := self.changed.get(name)) is not None:
-            some, _ = some_as_they_are(core, name, keys, limit, room)
-            return some, b"" if keys else None
+        if (changed := self.changed.get(name)) is not None:
+            core.work += changed.sift()
+            some, _ = some_as_they_are(core, name, changed.keys, limit, room)
+            return some, b"" if changed.keys or changed.left else None
         if under is None:
             page = store.page(name, start, min(limit, 1 + room // self._weight))
             core.work += page.work + 1
@@ -371,7 +372,7 @@ def count_rows(core: Node, name: Fragment, limit: int) -> int:
 
 
 def choose_for(
-    core: Node, mutations: Mutations, have: Have, *, changed: dict[Namespace, list[bytes]], returning: bool
+    core: Node, mutations: Mutations, have: Have, *, changed: dict[Namespace, Remembered], returning: bool
 ) -> Choice:
     """How one fragment is transferred to who has this of it; which keys were `changed` is noted, where that counts. A node
     in its first life has no history to prefer: rows are all it can need."""

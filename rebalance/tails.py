@@ -7,17 +7,17 @@ not as long as it was, because a step came in between, it is told from the begin
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import chain, islice
 
 from msgspec import structs
 
 from rebalance.fragment import FragmentState
-from rebalance.messages import ROW_BYTES, CopyTail
+from rebalance.messages import ROW_BYTES, CopyTail, TailReport
 from rebalance.partition import PartitionState, bytes_prepared
 from rebalance.ports import BYTES_OF_WORK, WORK_MAX
 from wal import records as r
-from wal.ids import Namespace, NodeId
+from wal.ids import NodeId
 from wal.probe import probe
 
 TAIL_BYTES_MAX = 64 << 20
@@ -168,11 +168,15 @@ def emptied(state: PartitionState) -> bool:
     return any(fragment.loading for fragment in state.fragments.values())
 
 
-def lags(answer: CopyTail, namespace: Namespace, fragment: FragmentState, lowest: int, epoch: int) -> bool:
-    """Whether a survivor does not have exactly what this copy has of a fragment."""
-    if lowest < epoch:
-        return True
-    report = next((f for f in answer.fragments if f.namespace == namespace), None)
+def lagged(answers: Iterable[CopyTail], state: PartitionState, lowest: int) -> list[FragmentState]:
+    """Of which fragments some survivor does not have exactly what this copy has; `lowest`: the oldest of their epochs."""
+    if lowest < state.epoch:
+        return list(state.fragments.values())
+    said = [{report.namespace: report for report in answer.fragments} for answer in answers]
+    return [f for namespace, f in state.fragments.items() if any(_lags(reports.get(namespace), f) for reports in said)]
+
+
+def _lags(report: TailReport | None, fragment: FragmentState) -> bool:
     mine = (fragment.counter.lwm, fragment.counter.ranges)
     theirs = (report.lwm, tuple(report.ranges)) if report else (0, ())
     return mine != theirs

@@ -11,7 +11,15 @@ import pytest
 
 from rebalance.choice import Amount, Choice, Kind, choose
 from rebalance.messages import Have
-from rebalance.mutations import FREED_WORK, KEY_WEIGHS, LOOKED_AT_ONCE, LOOKED_OF_WORK, Mutations
+from rebalance.mutations import (
+    FREED_WORK,
+    KEY_WEIGHS,
+    KEYS_AT_ONCE,
+    KEYS_OF_WORK,
+    LOOKED_AT_ONCE,
+    LOOKED_OF_WORK,
+    Mutations,
+)
 from rebalance.partition import LocalPartition
 from rebalance.ports import Above, Node
 from rebalance.rule import NewMap
@@ -19,7 +27,9 @@ from rebalance.table import Placement
 from tests.rebalance.copies import Copies, Settings, name_of
 from tests.rebalance.test_differential import away, back
 from tests.rebalance.test_transfers import end, move
+from tests.support.called import called
 from tests.support.placed import placed_at_once
+from wal.ids import Fragment
 
 NAME = name_of(0)
 REMEMBERS = Settings(supply_batch_bytes=1_000, mutations_bytes=1 << 20)
@@ -58,7 +68,11 @@ def test_what_a_copy_had_when_it_went_does_not_come_though_it_lies_in_no_checkpo
     copies.map(("n1", "n2"), ("n1", "n2"))
     copies["n1"].put(0, k10="newer", k11=None)
     copies.run()
-    since = copies["n1"].mutations.since
+
+    def since(name: Fragment, counter: int) -> list[bytes] | None:
+        found = copies["n1"].mutations.since(name, counter)
+        return None if found is None else found.keys
+
     assert since(NAME, counter) == [b"k10", b"k11"]
     copies["n1"].checkpoint()
     copies["n1"].put(0, k12="newer")
@@ -66,6 +80,47 @@ def test_what_a_copy_had_when_it_went_does_not_come_though_it_lies_in_no_checkpo
     assert since(NAME, counter) == [b"k10", b"k11", b"k12"]
     if before:
         assert since(NAME, counter - 1) == [b"k2", b"k10", b"k11", b"k12"]
+
+
+def test_of_very_many_keys_it_is_found_as_they_are_sent_which_were_changed() -> None:
+    """They lie in two checkpoints and in none, some in several; and some were written before the copy went."""
+    copies = Copies("n1", "n2", "n3", settings=Settings(mutations_bytes=64 << 20))
+    copies.map(("n1", "n2", "n3"), ("n1", "n2", "n3"), promote=True)
+    copies.run()
+    led = copies["n1"]
+
+    def put(value: str | None, first: int, last: int) -> None:
+        for at in range(first, last, 1_000):
+            led.put(0, **{f"k{key}": value for key in range(at, at + 1_000)})
+            copies.run()
+
+    put("old", 0, 12_000)
+    counter = led.replica.fragment(NAME).counter.lwm
+    copies.leaves("n3")
+    copies.map(("n1", "n2"), ("n1", "n2"))
+    put("new", 8_000, 14_000)
+    led.checkpoint()
+    put("newer", 13_000, 20_000)
+    wanted = {b"k%d" % key for key in range(8_000, 20_000)}
+
+    with called() as calls:
+        found = led.mutations.since(NAME, counter)
+    assert found is not None
+    assert calls.total() < 500, "nobody looks at each of them"
+    assert len(wanted) <= len(found) == 13_000 == led.replica.fragment(NAME).counter.lwm - counter
+    put("later", 0, 2_000)  # which is no part of that
+    keys: list[bytes] = []
+    while found.left:
+        assert found.sift() <= KEYS_AT_ONCE // KEYS_OF_WORK
+        assert len(found.keys) <= KEYS_AT_ONCE
+        keys += found.keys
+        found.keys.clear()
+    assert len(keys) == len(wanted)
+    assert set(keys) == wanted
+    back(copies)
+    end(copies)
+    assert kind_of(copies) == Kind.MUTATIONS
+    assert copies["n3"].demander.progress.rows == {"mutations": len(wanted) + 2_000}
 
 
 def test_checkpoints_and_tombstones_that_went_make_no_difference() -> None:

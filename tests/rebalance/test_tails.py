@@ -12,7 +12,8 @@ from rebalance import tails
 from rebalance.fragment import FragmentState
 from rebalance.messages import AskTail, CopyTail, Tail
 from rebalance.partition import PartitionState
-from rebalance.tails import TAIL_BYTES_MAX, Told, answer_to, prepared_for
+from rebalance.tails import TAIL_BYTES_MAX, Told, answer_to, lagged, prepared_for
+from rebalance.telling import tail_of
 from tests.rebalance.test_promotions import promote, reaches, served
 from tests.rebalance.test_transfers import READER, TROUBLES, once, three
 from tests.support.probes import heard
@@ -187,3 +188,33 @@ def test_what_is_much_is_answered_in_several_tails(monkeypatch: pytest.MonkeyPat
     served(copies)
     assert copies.said.count(Tail.__name__) == 4 * copies.said.count(AskTail.__name__), "one for each partition"
     assert all(READER in copies[node].replica.partition(number).prepared for node in ("n2", "n3") for number in range(4))
+
+
+class Name(str):
+    """A namespace, and how often it was held against another one."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_of_very_many_namespaces_each_is_held_against_itself_alone() -> None:
+    many = 300
+    mine, theirs = PartitionState(0), PartitionState(0)
+    for at in range(many):
+        for state, name in ((mine, f"n{at}"), (theirs, Name(f"n{at}"))):
+            fragment = state.fragments[name] = FragmentState((name, 0))
+            fragment.apply(r.Write(name, 0, 1, 0, [b"k"], [b"v"]))
+    mine.fragments["n7"].apply(r.Write("n7", 0, 1, 1, [b"k"], [b"v"]))
+    mine.fragments["new"] = FragmentState(("new", 0))
+    mine.fragments["new"].apply(r.Write("new", 0, 1, 0, [b"k"], [b"v"]))
+    Name.compared = 0
+    assert [f.name[0] for f in lagged([tail_of(theirs), tail_of(mine)], mine, mine.epoch)] == ["n7", "new"]
+    assert Name.compared <= 3 * many
+    assert lagged([tail_of(theirs)], mine, mine.epoch - 1) == list(mine.fragments.values())
+    assert lagged([], mine, mine.epoch) == []
