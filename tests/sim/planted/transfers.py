@@ -130,9 +130,11 @@ def deletes_are_not_remembered(machine: Machine) -> None:
     store = machine.node.core.replica.store
 
     def since(original: Callable[..., Any], name: Fragment, counter: int) -> Any:
-        keys = original(name, counter)
-        rows = {key: store.get(name, key) for key in keys or ()}
-        return keys and [key for key, row in rows.items() if row is not None and row.value is not None]
+        found = original(name, counter)
+        if found is not None:
+            rows = {key: store.get(name, key) for key in found.keys}
+            found.keys = [key for key, row in rows.items() if row is not None and row.value is not None]
+        return found
 
     around(machine.node.mutations, "since", since)
 
