@@ -20,7 +20,7 @@ from wal import records as r
 from wal.ids import Fragment, tx_of
 
 CLIENT = b"a client.."
-NOT_UNDER_ONE_MAP = ("undo", "clear", "epoch", "ready")
+NOT_UNDER_ONE_MAP = ("undo", "clear", "rows", "epoch", "ready")
 """What does not become of a primary's copy as long as it has the same map."""
 
 
