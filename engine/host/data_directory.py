@@ -266,12 +266,16 @@ def _refusal(path: Path, error: Exception) -> Error:
             return CorruptionError(
                 f"the log of {path} is not whole: {error.finding}. `foreshore wal verify {path}` shows all of it. Move the "
                 "directory away and start the node with an empty one, so that it gets its copies from its peers; or, if it "
-                "is alone, accept the loss with --accept-loss: everything from there on is set aside, not deleted"
+                "is alone, as one that a program opens is, accept the loss: `foreshore node start --accept-loss --data "
+                f"{path}` sets aside everything from there on, deletes nothing, and may be stopped then"
             )
         case LogTooNew() | StoreTooNew() | LogForeign() | StoreForeign() | StoreInUse():
             return UsageError(f"cannot use the data directory {path}: {error}")
         case StoreDamaged():
-            return CorruptionError(str(error))
+            return CorruptionError(
+                f"{error}: move the directory away and start the node with an empty one; or, if it is alone, move only "
+                f"{path / 'store'} away: a log that begins with LSN 1 makes it anew, and one that begins later is refused"
+            )
         case StoreFailed() | DiskError():
             return Error(f"cannot use the data directory {path}: {error}")
         case _:

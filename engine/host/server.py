@@ -31,6 +31,7 @@ from engine.turn.events import Event, PeerSeen
 from engine.turn.settings import Settings, check_settings, habits_of
 from rebalance.lives import INCARNATION_BITS, next_incarnation
 from wal import DirectoryDisk
+from wal.ids import check_name
 
 _log = logging.getLogger("foreshore")
 
@@ -57,6 +58,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 def check_config(config: ServerConfig) -> None:
     """Raise UsageError for what cannot work."""
     settings = config.settings
+    try:
+        for what, named in (("node", config.node), ("cluster", settings.cluster)):
+            check_name(what, named or "any")  # none was said: it is drawn, or the directory's
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     host, _ = _split("listen", config.listen)
     for name, address in (
         *([("advertise", config.advertise)] if config.advertise else []),

@@ -108,6 +108,8 @@ def test_flags_variables_and_a_file_are_checked_before_anything_is_made(tmp_path
         (["--backups", "many"], {}, "backups is 'many' in --backups: expected a whole number, 0 to 6"),
         (["--listen", "0.0.0.0:0"], {}, "0.0.0.0:0 is not loopback"),
         (["--partitions", "1000"], {}, "expected a power of two"),
+        (["--node", "n 1"], {}, "node 'n 1' is not a legal name"),
+        (["--cluster", "two words"], {}, "cluster 'two words' is not a legal name"),
     ):
         code, line = refused("--data", data, *arguments, env=environment(**env))
         assert (code, says in line) == (2, True), line
@@ -237,7 +239,7 @@ def test_a_damaged_segment_is_refused_with_its_place_until_the_loss_is_accepted(
     assert code == 5
     assert f"the log of {directory} is not whole: damaged segment={name} offset=256 lsn=1: " in line
     assert f"`foreshore wal verify {directory}` shows all of it" in line
-    assert "accept the loss with --accept-loss" in line
+    assert f"accept the loss: `foreshore node start --accept-loss --data {directory}` sets aside" in line
     assert files(directory) == before
     said = asyncio.run(start_and_stop(config_of(directory, accept_loss=True)))
     aside = [file.name for file in (directory / "wal").iterdir() if name in file.name and file.name != name]
@@ -253,13 +255,17 @@ def test_a_log_that_ends_before_its_store_is_refused(directory: Path) -> None:
         asyncio.run(start_and_stop(config_of(directory)))
 
 
-def test_a_store_that_was_cut_short_is_refused_and_brings_nobody_down(directory: Path) -> None:
+def test_a_store_that_was_cut_short_is_refused_and_brings_nobody_down(directory: Path, tmp_path: Path) -> None:
     asyncio.run(start_and_stop(config_of(directory)))  # with a last checkpoint
     file = directory / "store" / "data.mdb"
     with file.open("r+b") as store:
         store.truncate(20_000)
     code, line = refused("--data", directory)
     assert (code, f"store {directory}/store: expected " in line, "found 20000: " in line) == (5, True, True), line
+    assert f"if it is alone, move only {directory}/store away" in line
+    (directory / "store").rename(tmp_path / "store")
+    said = asyncio.run(start_and_stop(config_of(directory)))
+    assert any("recovered" in words for words in said), "what it says to do next does it"
     file.write_bytes(bytes(20_000))
     code, line = refused("--data", directory)
     assert (code, "is not a store: expected an LMDB file in data.mdb" in line) == (2, True), line

@@ -232,7 +232,8 @@ class Checked:
                 return (
                     f"DAMAGED. Stop the node, move {where} away and start it with an empty directory, so that it gets its "
                     "copies from its peers. If it has no peers and the log is what is damaged: `foreshore node start "
-                    f"--data {where} --accept-loss` sets the log aside from there on, and goes on without it"
+                    f"--data {where} --accept-loss` sets the log aside from there on, and goes on without it; and if it is "
+                    "the store: move only that away, and a log that begins with LSN 1 makes it anew"
                 )
 
     def _is_in_the_store(self) -> bool:
