@@ -69,6 +69,9 @@ class Placed:
         self._raised: list[LocalPartition] = []
         self._left: list[LocalPartition] = []
         self._gone: list[LocalPartition] = []
+        self.ending: dict[
+            int, None
+        ] = {}  # what this node has begun there as primary is nobody's, or another epoch's, to end
         self._no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
         self._primaries = self._in_sync = self._lost = 0
 
@@ -120,8 +123,11 @@ class Placed:
                     self._raised.append(local)
                 if is_new:
                     self._new[local.number] = None
+                    if was_role.leads:
+                        self.ending[local.number] = None
             elif was_role.leads:
                 self._left.append(local)
+                self.ending[local.number] = None
                 self._concern.append(local)
                 self._groups.append(NOBODY)
             if role is nothing:

@@ -8,7 +8,7 @@ bytes and leave only while the demander has credit, so neither side's memory gro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from itertools import islice
 from typing import assert_never, get_args
@@ -76,6 +76,7 @@ class SupplySide(Rule):
         self._taken: dict[NodeId, tuple[Awaited, int]] = {}  # the last session of which it has taken all
         self._fence = NO_VERSION
         self.supplied: dict[NodeId, int] = {}
+        self._left: Container[int] = ()  # partitions that the next map takes from this node
         self.throttle = Throttle()
 
     # Sessions.
@@ -289,8 +290,7 @@ class SupplySide(Rule):
 
     def _advance(self, session: Session) -> None:
         """Send what there is credit for, as much as the turn has room for."""
-        core = self.core
-        session.resumed = False
+        core, session.resumed = self.core, False
         while session.again or (session.credit > 0 and not session.over):
             if core.work >= WORK_MAX:
                 session.resumed = True
@@ -403,7 +403,7 @@ class SupplySide(Rule):
 
     def switch(self, new: NewMap) -> None:
         """A new map: sessions go on for what did not change, and with copies whose node did not start again."""
-        core = self.core
+        core, self._left = self.core, ()
         assert core.topology is not None
         self.mutations.switch(new)
         lives = {m.node: awaited(core.topology, m) for m in core.topology.members}
@@ -415,18 +415,27 @@ class SupplySide(Rule):
             if lives.get(node) != session.life:
                 self._close(session)
                 continue
-            if not all(self._supplies(node, number) for number in session.partitions):
-                session.keep(partial(self._supplies, node))
-                if session.planned and not session.partitions:
-                    self._forget_history(session)  # else the log is held for what nobody takes any more
+            self._keep(session)
             if stopped and session.sent:
                 session.moved_at = 0  # what is under way is said in another version
                 self._say_again(session, session.credit + len(session.sent), session.asked_under)
 
+    def leave(self, numbers: Container[int]) -> None:
+        """The next map takes these partitions from this node: what it has of them need not count from now on."""
+        self._left = numbers
+        for session in self._sessions.values():
+            self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        if not all(self._supplies(session.node, number) for number in session.partitions):
+            session.keep(partial(self._supplies, session.node))
+            if session.planned and not session.partitions:
+                self._forget_history(session)  # else the log is held for what nobody takes any more
+
     def _supplies(self, node: NodeId, number: int) -> bool:
-        core, local = self.core, self.core.local[number]
-        assert core.topology is not None
-        return local.active and node in local.placement.copies and not waits_by_order(core.topology, number)
+        topology, local = self.core.topology, self.core.local[number]
+        here = topology is not None and number not in self._left and not waits_by_order(topology, number)
+        return here and local.active and node in local.placement.copies
 
     def on(self, sender: NodeId, message: ToSupplier) -> None:
         """Everything that a demander says."""

@@ -313,7 +313,6 @@ def test_no_function_is_too_complex() -> None:
 BY_ITS_PARTS = {
     "engine/data/admission.py": "a request came under no version, and was let in because this node serves",
     "engine/data/writes.py": "the same in one step, for how it nearly always is",
-    "engine/cluster/exchange.py": "it freezes the node, and thaws it",
     "engine/cluster/handovers.py": "who has stopped for a full exchange drains for no step",
     "engine/cluster/standing.py": "nor does it promise to follow without one",
     "engine/cluster/membership.py": "what is told of this node",

@@ -208,7 +208,7 @@ class Exchange(Rule):
         newer = topology.version > core.version
         if not newer or not self.splits.follows(sender, topology, topologies.hash_of(encoded), self.consent):
             return
-        if not self.foresight.works_out(topology, lambda: self._take(sender, topology, encoded)):
+        if not self.foresight.works_out(topology, lambda: self._take(sender, topology, encoded), chosen=True):
             self.adopt(topology, encoded)
 
     def adopt(self, topology: Topology, encoded: bytes, *, step: bytes = b"") -> None:
@@ -219,7 +219,7 @@ class Exchange(Rule):
         self.core.replica.maps.know(version, encoded)
         self.core.voted_lsn = 0  # nobody was promised anything about what follows
         self.core.map_hash = map_hash
-        still = self.core.frozen or self.draining is not None
+        still = self.core.stopped or self.draining is not None
         self.core.little_by_little(let_go([*self.reporting.held, *(self.attempt.held if self.attempt else ())]))
         self.draining, self.held_up = None, []
         self.reporting.forget()
@@ -366,7 +366,7 @@ class Exchange(Rule):
         """Take the map that this node has had chosen, when it is known what it changes."""
         if self.attempt is not attempt:
             return  # an operator has forced another one meanwhile
-        if self.foresight.works_out(topology, lambda: self._take_chosen(attempt, topology, encoded)):
+        if self.foresight.works_out(topology, lambda: self._take_chosen(attempt, topology, encoded), chosen=True):
             return
         self.adopt(topology, encoded)
         self.held_by = attempt.lasting(topology)

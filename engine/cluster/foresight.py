@@ -5,6 +5,9 @@ it and to look at each of them is more than a turn may do. But nearly all of tha
 one that comes. So it is done in pieces, while the node goes on under the map that it has, as if what was said had not come
 yet: a network may take as long. What else is said of maps meanwhile waits its turn, for it may rest on that.
 
+What this node has begun and cannot end any more, where the map takes a partition from it, may be very much as well. It is
+given up in pieces, too, but only when the map is chosen: then nothing else can come of it (`engine.node.parting`).
+
 What a map would change is worked out as soon as it is accepted, as it is likely to be committed. It is a cache, not a
 state: what is not known when a map takes effect is found then, and comes to the same.
 """
@@ -20,6 +23,7 @@ from rebalance.placing import Placed
 from rebalance.ports import WORK_MAX
 from rebalance.table import Topology
 from wal.ids import NodeId
+from wal.probe import probe
 
 LARGE_MAP = 2_048
 """Partitions. A map of no more is read and taken in the turn in which it comes."""
@@ -36,6 +40,8 @@ class Foresight:
         self.looked = self.changed = 0  # partitions that were looked at, and of which a map said something else, so far
         self.released = 0  # of what was said of maps, and had to wait, so far
         self._placed: Placed | None = None  # what a map makes of the one that is here
+        self._parted: Topology | None = None  # which takes effect as soon as all is given up that it ends
+        self.gives_up: Callable[[dict[int, None]], Iterator[int] | None] = lambda _: None  # that, in pieces, if it is much
         self._reading = False
         self._held: deque[tuple[Callable[[NodeId, Any], None], NodeId, Any]] = deque()
 
@@ -90,22 +96,41 @@ class Foresight:
             pieces = self._find(self._begin(topology))
             self.core.next_turn(lambda: self.core.in_pieces(pieces))
 
-    def works_out(self, topology: Topology, go_on: Callable[[], None]) -> bool:
-        """Whether it is yet to be found out what a map changes that is to be taken: then it goes on when that is known."""
-        if not self.is_large(topology):
+    def works_out(self, topology: Topology, go_on: Callable[[], None], *, chosen: bool = False) -> bool:
+        """Whether it is yet to be found out what a map changes that is to be taken: then it goes on when that is known.
+
+        If it is `chosen`, so that it is the next one whatever happens, then also when what it ends here is given up.
+        """
+        if self.is_large(topology):
+            placed = self._known(topology) or self._begin(topology)
+            if not placed.is_found:
+                self.read(self._find(placed), go_on)
+                return True
+        if not chosen or self._parted is topology or (pieces := self._parting(topology)) is None:
             return False
-        placed = self._known(topology) or self._begin(topology)
-        if placed.is_found:
-            return False
-        self.read(self._find(placed), go_on)
+        self.read(pieces, go_on)
         return True
+
+    def _parting(self, topology: Topology) -> Iterator[int] | None:
+        pieces = self.gives_up(self._found(topology).ending)
+        if pieces is None:
+            return None
+        probe("foresight.parted")
+        self._parted = topology
+        self.core.part()
+        return pieces
 
     def take(self, topology: Topology) -> Placed:
         """What a map changes that takes effect now."""
+        assert self._parted in (None, topology), "what was given up for a map was given up for the next one"
+        placed = self._found(topology)
+        self._placed = self._parted = None
+        return placed
+
+    def _found(self, topology: Topology) -> Placed:
         placed = self._known(topology) or self._begin(topology)
         while not placed.is_found:
             self.core.work += self._look_on(placed)
-        self._placed = None
         return placed
 
     def _known(self, topology: Topology) -> Placed | None:

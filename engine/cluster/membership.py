@@ -297,7 +297,7 @@ class Membership(Rule):
             core.version,
             core.life_in_brief,
             durable_lsn=core.durable_lsn,
-            frozen=core.frozen,
+            frozen=core.stopped,
             silent=self.detector.silent(),
             voted_lsn=min(core.voted_lsn, core.durable_lsn),
             cluster=topology.cluster if topology is not None else "",
@@ -419,7 +419,7 @@ class Membership(Rule):
         """
         core, topology, exchange = self.core, self.core.topology, self.exchange
         assert topology is not None
-        if core.frozen or self.reasons.frozen or exchange.draining is not None:
+        if core.stopped or self.reasons.frozen or exchange.draining is not None:
             passed_over = exchange.promised.node == heir
         else:
             passed_over = leader in self.pace.to_set_aside(topology, names)

@@ -97,13 +97,13 @@ class Reasons:
         namespaces, groups = self._orders.namespaces.standing(topology)
         known, migrations = self.all_amend(topology) if groups else all_fence, self._orders.of_migrations(topology)
         doubted, stays = self._doubted(topology) if all_fence else {}, not places_anew(topology.namespaces, namespaces)
-        slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.frozen) else {}
+        slow = self._pace.to_set_aside(topology, names) if not (self.frozen or core.stopped) else {}
         due = {  # reason -> whether it holds, and whether everybody has to stop for it
             "lost " + ", ".join(lost): (bool(lost), True),
             "lost partitions begin again": (bool(reset), True),
             "too slow: " + ", ".join(slow): (bool(slow), True),
             "not whole: " + ", ".join(self.emptied): (bool(self.emptied), not doubted),
-            "an exchange that did not end": (bool(self.frozen) or core.frozen, True),
+            "an exchange that did not end": (bool(self.frozen) or core.stopped, True),
             "the baseline changes": (baseline is not None, not (all_fence and may_be(topology, baseline or ()))),
             "joining " + ", ".join(c.node for c in joins): (bool(joins), False),
             "namespaces change: " + ", ".join(namespaces): (bool(namespaces), not (known or stays)),

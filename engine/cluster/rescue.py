@@ -203,7 +203,7 @@ class Rescue(Rule):
     def _take(self, asked: _Asked, here: Topology, topology: Topology, encoded: bytes, told: str) -> None:
         """Go by the map that was made, unless another one has come `here` meanwhile, or a majority has."""
         core = self.core
-        if core.topology is not here or core.quorum:
+        if core.topology is not here or core.quorum or core.parting:
             probe("rescue.another_map_came")
             self._refuse(asked, "others of the cluster were heard of meanwhile: ask again, if it is to be recovered still")
             return

@@ -362,7 +362,7 @@ class Steps(Rule):
         if made is None:
             core.send(sender, AskMap(core.version))
             return
-        if foresight.works_out(made.map, again):
+        if foresight.works_out(made.map, again, chosen=True):
             return
         attempt = self._attempt
         self.exchange.adopt(made.map, made.topology, step=made.step)

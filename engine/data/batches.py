@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from engine.data.concerns import LARGE_WORK
+from engine.data.concerns import LARGE_WORK, work_of
 from engine.data.sizes import batches_of, size_of, work_to_say
 from engine.state.ahead import AllAhead
 from engine.turn.core import Core
@@ -24,6 +24,8 @@ SOON = 4
 """What was lost, as far as can be told, is sent again after this fraction of `retransmit_ms`: a member that leaves a batch
 unanswered for `suspicion_ms` is set aside, and one whose answers are lost now and then must not be taken for it."""
 FEW = 8
+LOOKED_OF_WORK = 8
+"""So many operations of which it is seen whose they are, are as much work as one that is decided."""
 SMALL_BYTES = 64 << 10
 """Where so few batches are under way, a small one that is not answered is as good as lost."""
 
@@ -73,6 +75,17 @@ class Batch:
         self.size = 0  # bytes, once somebody asked
         self.sent_at = NEVER_SENT  # the last time, over a connection that is still there
         self.travels = 0  # ns, for which it may be on its way to a copy
+
+    def those_in(self, partitions: Container[int]) -> list[Shipped]:
+        """What of it lies in some partitions, and does not count yet."""
+        return [o for o in self.operations if o.partition in partitions] if not self.counts else []
+
+    def take_out(self, partitions: Container[int]) -> list[Shipped]:
+        """The same, which is not in it from now on: a copy that answers answers for the rest of it."""
+        if gone := self.those_in(partitions):
+            self.operations = [operation for operation in self.operations if operation.partition not in partitions]
+            self.records = [record for operation in self.operations for record in operation.records]
+        return gone
 
     def is_on_its_way(self, core: Core, answered: Mapping[NodeId, int], before: int) -> bool:
         """Whether it may still arrive: `before` it so many bytes were sent to copies that have not answered either.
@@ -145,6 +158,11 @@ def pieces_again(
             yield piece, receivers, dict.fromkeys(acked), counts, False, not has_room(most)
         for operation in large:
             yield [operation], receivers, dict.fromkeys(acked), False, True, not has_room(work_to_say(operation.records))
+
+
+def work_to_give_up(lost: Sequence[Shipped], others: Sequence[Shipped]) -> int:
+    """How much work it is to give up operations, and to see that `others` are not to be."""
+    return len(others) // LOOKED_OF_WORK + len(lost) + sum([work_of(record) for o in lost for record in o.records])
 
 
 def late_in(batches: Iterable[Batch], core: Core, answered: Mapping[NodeId, int], *, under_way: int) -> Iterator[Batch]:

@@ -88,7 +88,7 @@ class Holdings:
         self._doubtful: dict[int, dict[Key, None]] = {}  # the pinned ones of votes, by partition
         self.passing: dict[TxId, dict[int, Passing]] = {}  # whose commits are certain, and do not count yet; by partition
         self.handed: dict[Key, Handed] = {}  # what others have of these by now
-        self._gone: dict[int, list[tuple[TxId, list[Key]]]] = {}  # what is yet to be let go of, with its partition
+        self._gone: dict[int, list[TxId]] = {}  # who has yet to let go of what it has in a partition
         self._who: dict[TxId, Who] = {}
         self._lease: dict[TxId, int] = {}
 
@@ -345,7 +345,7 @@ class Holdings:
     def _go(self, gone: Container[int]) -> None:
         """Nobody holds anything in these partitions any more: `letting_go` lets go of it before they are led again."""
         for number in [number for number in self._owners if number in gone]:
-            self._gone[number] = [(owner, self.keys_in(owner, number)) for owner in self._owners[number]]
+            self._gone[number] = list(self._owners[number])
 
     def letting_go(self, only: int | None = None) -> Iterator[int]:
         """Let go of what `goes`, or of what of it was held in one partition; yields how many keys each piece was."""
@@ -353,16 +353,16 @@ class Holdings:
         while self._gone if only is None else only in self._gone:
             number = next(reversed(self._gone)) if only is None else only
             owners = self._gone[number]
-            owner, keys = owners[-1]
+            owner = owners[-1]
             there = self._keys.get(owner, {}).get(number, {})
-            some = [key for key in keys[-LET_GO_MAX:] if key in there]
-            del keys[-LET_GO_MAX:]
+            some = list(islice(reversed(there), LET_GO_MAX))
+            was_all = len(some) == len(there)
             if len(some) >= MANY_KEYS and self.may_write_all(owner, some):
                 self._let_go_all(owner, some)
             else:
                 for key in some:
                     self._let_go(owner, key)
-            if not keys:
+            if was_all:
                 owners.pop()
             if not owners:
                 del self._gone[number]

@@ -145,6 +145,7 @@ class LockTable(Waiting):
         self._stand(waiter, keys)
         if waiter.missing:
             self._begin_to_wait(waiter)
+            self._wants_in(waiter, keys)
         else:
             waiter.done = True
             granted()
@@ -157,6 +158,7 @@ class LockTable(Waiting):
             if waiter.done:
                 return
             piece, missing = waiter.keys[at : at + STANDING_MAX], len(waiter.missing)
+            self._wants_in(waiter, piece)
             self._stand(waiter, piece)
             if len(waiter.missing) > missing:
                 self.began.append(waiter.owner)
@@ -422,11 +424,19 @@ class LockTable(Waiting):
         """When to `expire`, or `NEVER`; a lease that was renewed is looked at too early, and put off."""
         return self._ends.first(self._is_over) if self._ends.heap else NEVER
 
+    def waiting_in_vain(self, gone: Container[int]) -> Iterator[int]:
+        """Give up, in pieces, who waits for keys of partitions that this node is about to lose; yields how many keys."""
+        for waiter in self.wait_in(gone):
+            if not waiter.done:
+                waiter.done = True
+                self._give_up(waiter, "")
+                yield 1 + len(waiter.taken) + len(waiter.missing)
+
     def drop(self, gone: Container[int]) -> None:
         """This node is no longer primary of these partitions: nobody holds or awaits their keys here. Single writes are
         under way until they are abandoned, each by itself."""
         self.drops += 1
-        in_vain = [w for w in self._waiters if any(number in gone for number in dict.fromkeys(self._places(w.keys)))]
+        in_vain = self.wait_in(gone)
         for waiter in in_vain:
             waiter.done = True
         self._go(gone)

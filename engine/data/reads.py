@@ -403,8 +403,8 @@ class Reads(Rule):
             else:
                 self._answering.put_off(asked.then)
 
-    def switch(self, _: NewMap) -> None:
-        """A new topology: every read that was not answered must be asked again."""
+    def switch(self, _: NewMap | None = None) -> None:
+        """A new topology, or one that is about to come: every read that was not answered must be asked again."""
         now = self.core.now
         again = [(session, request, asked.since) for asked in self._rounds.values() for session, request, _ in asked.then]
         again.extend((session, request, now) for session, request, _ in self._answering.give_up())

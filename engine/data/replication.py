@@ -12,7 +12,7 @@ what does not count yet is sent again to the copies of the new map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import assert_never, get_args
@@ -28,6 +28,7 @@ from engine.data.batches import (
     pieces_again,
     regroup,
     stalled_in,
+    work_to_give_up,
 )
 from engine.data.concerns import LARGE_WORK, work_of
 from engine.data.early import THE_MAP, Early
@@ -316,17 +317,37 @@ class Replication(Rule):
         again.extend(Again([operation]) for _, operation in self._large if concerned(operation))
         self._large = [each for each in self._large if not concerned(each[1])]
         regrouped = regroup(again, core.local)
-        for operation in regrouped.lost:
-            # It is in this node's log, so it is part of what this copy has: replaying the log would say so too.
-            # The new primary fetches it from here and issues it again, or has it undone.
-            for record in operation.records:
-                core.replica.apply(record)
-            operation.abandoned()
-        core.replica.ahead = {}
+        self._give_up(regrouped.lost)
         if regrouped.everywhere:
             self._count_in_pieces(regrouped.everywhere)
         for piece in pieces_again(regrouped, self._large_in, core.work):
             self._dispatch(*piece)
+
+    def _give_up(self, operations: Iterable[Shipped]) -> None:
+        """Another leads where they were decided. They are in this log, and so part of this copy, as replaying it would say;
+        the new primary fetches them from here and issues them again, or has them undone."""
+        core = self.core
+        for operation in operations:
+            for record in operation.records:
+                core.replica.apply(record)
+            operation.abandoned()
+        core.replica.ahead = {}
+
+    def under_way_in(self, partitions: Container[int]) -> Iterator[Shipped]:
+        """What went out, and does not count yet, of these partitions."""
+        return chain.from_iterable(batch.those_in(partitions) for batch in self._batches.values())
+
+    def giving_up(self, ending: Container[int]) -> Iterator[int]:
+        """Give up what went out of partitions that the next map takes, batch by batch; yields how much work each was."""
+        for batch in list(self._batches.values()):
+            lost = batch.take_out(ending) if self._batches.get(batch.sequence) is batch else []
+            if not batch.operations:
+                for node in list(batch.lagging):
+                    self._not_lagging(batch, node)
+                del self._batches[batch.sequence]
+            self.core.replica.ahead = batch.ahead or {}
+            self._give_up(lost)
+            yield work_to_give_up(lost, batch.operations)
 
     def _count_in_pieces(self, operations: list[Shipped]) -> None:
         """All of these count with the map, as nobody is left who lacks them. What is not yet counted when another map comes

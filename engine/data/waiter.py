@@ -33,7 +33,8 @@ class Waiter:
     from reading to writing. `expired` is told what stood in the way, and the circle in which it gives way, if it is in one.
     `who` it is, and since when it waits, is for a person to see. `holding`: it holds other keys already, here or elsewhere.
     `coming`: of very many keys it has not asked for the last ones yet. `early`: what is handed on will do. `single`: the
-    write of one key that is all it wants, so that whoever writes that key before it can take it along.
+    write of one key that is all it wants, so that whoever writes that key before it can take it along. `partitions`:
+    those of its keys, as far as it has asked for them.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Waiter:
         "keys",
         "missing",
         "owner",
+        "partitions",
         "raised",
         "shared",
         "single",
@@ -75,6 +77,7 @@ class Waiter:
         self.keys = keys
         self.shared = shared
         self.missing: dict[Key, None] = {}  # those in whose lines it stands
+        self.partitions: dict[int, None] = {}
         self.taken: list[Key] = []
         self.raised: dict[Key, bool] = {}  # what it read before: whether it may write it by now
         self.deadline = deadline

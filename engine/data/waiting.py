@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import chain, islice
 
 from engine.data.holdings import Holdings, Key, Place, Places, Who
 from engine.data.lines import Line
@@ -31,6 +31,7 @@ class Waiting(Holdings):
         self._waiting: dict[Key, Line[Waiter]] = {}
         self._waiters: dict[Waiter, None] = {}
         self._waiters_of: dict[TxId, dict[Waiter, None]] = {}
+        self._waiters_in: dict[int, dict[Waiter, None]] = {}  # by partition, with each that its keys lie in
 
     def waiting(self, skip: int, most: int) -> list[tuple[TxId, Who | None]]:
         """Some transactions that wait, and since when they have waited."""
@@ -143,8 +144,25 @@ class Waiting(Holdings):
             del self._waiting[key]
         return True
 
+    def wait_in(self, partitions: Container[int]) -> list[Waiter]:
+        """Who waits for keys of some partitions."""
+        found = (waiters for number, waiters in self._waiters_in.items() if number in partitions)
+        return list(dict.fromkeys(chain.from_iterable(found)))
+
+    def _wants_in(self, waiter: Waiter, keys: list[Key]) -> None:
+        """Somebody who waits has asked for these keys."""
+        for number in self._places(keys) if len(keys) > 1 else (self._place(*keys[0]),):
+            if number not in waiter.partitions:
+                waiter.partitions[number] = None
+                self._waiters_in.setdefault(number, {})[waiter] = None
+
     def _no_longer_waits(self, waiter: Waiter) -> None:
         del self._waiters[waiter]
+        for number in waiter.partitions:
+            there = self._waiters_in[number]
+            del there[waiter]
+            if not there:
+                del self._waiters_in[number]
         mine = self._waiters_of[waiter.owner]
         del mine[waiter]
         if not mine:

@@ -42,7 +42,7 @@ from engine.state.store_errors import (
 from engine.state.store_file import give_back
 from engine.state.store_lmdb import LmdbStore
 from engine.state.store_writer import Writer
-from engine.turn.core import Room
+from engine.turn.lent import Room
 from engine.turn.settings import Settings
 from wal import (
     DirectoryDisk,

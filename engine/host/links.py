@@ -20,8 +20,8 @@ from engine.protocol.redial import Redial
 from engine.protocol.resolver import HostUnknown, Resolver, connected
 from engine.protocol.roles import BEAT, BULK, PEER, Role
 from engine.protocol.wire import Framed, FrameReader, Hello, decode_hello, frame
-from engine.turn.core import NotSent
 from engine.turn.events import Event, NameTaken, PeerSeen
+from engine.turn.lent import NotSent
 from engine.turn.settings import Settings
 from wal.ids import NodeId
 

@@ -35,8 +35,8 @@ from engine.protocol.wire import (
     frame,
     frames,
 )
-from engine.turn.core import NotSent
 from engine.turn.events import Asked, ClientSeen, Event, PeerLost, PeerSeen, Received, SessionId
+from engine.turn.lent import NotSent
 from engine.turn.settings import Settings
 from wal.ids import NAME, NodeId
 

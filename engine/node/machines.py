@@ -28,6 +28,7 @@ from engine.data.replication import Replication
 from engine.data.rounds import Rounds
 from engine.data.sessions import Sessions
 from engine.data.writes import Writes
+from engine.node.parting import Parting
 from engine.state.replica import Replica
 from engine.transactions.commits import Transaction
 from engine.transactions.coordinator import Coordinator
@@ -188,6 +189,15 @@ class Machines:
             vouched=lambda: list(self.supply.vouching.vouched),
             anew=self.anew,
         )
+        self.parting = Parting(
+            locks=self.locks,
+            replication=self.replication,
+            coordinator=self.coordinator,
+            reads=self.reads,
+            cuts=self.cuts,
+            supply=self.supply,
+        )
+        self.exchange.foresight.gives_up = self.parting.gives_up
         self.steps = Steps(core, self.exchange, self.claims, foreseen=self.promotion.foresee)
         self.handovers = Handovers(
             core,

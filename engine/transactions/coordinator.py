@@ -32,7 +32,7 @@ held back (`prepare_only`) recovery aborts; of that only the decision is told, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import chain
 from typing import assert_never, get_args
 
@@ -279,6 +279,18 @@ class Coordinator(Asking):
             probe("tx.coordinator_moved")
             self._turn_away(transaction, begun=True)
         self._look_at_all()
+
+    def decided_in(self, partitions: Container[int]) -> Iterator[Transaction]:
+        """Transactions under way whose decision is one of these partitions'."""
+        return (transaction for transaction in self.active.values() if transaction.decision in partitions)
+
+    def turning_away(self, ending: Container[int]) -> Iterator[int]:
+        """Turn away, in pieces, what is decided in partitions that the next map takes from this node."""
+        for transaction in list(self.decided_in(ending)):
+            if self.active.get(transaction.tx) is transaction:
+                probe("tx.coordinator_moves")
+                self._turn_away(transaction, begun=True)
+            yield 1 + len(transaction.asked)
 
     def holding(self, handover: frozenset[int]) -> list[TxId]:
         """Transactions under way that touch these partitions. It is asked in each turn, so it calls little for each."""

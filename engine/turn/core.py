@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
-
-import msgspec
 
 from engine.messages import Heartbeat, Message
 from engine.state.ahead import LARGE_KEYS, AllAhead, work_out
 from engine.state.replica import Replica
 from engine.turn.effects import Effects
 from engine.turn.events import Task
+from engine.turn.lent import NotSent, Room
 from engine.turn.settings import Settings
 from engine.turn.turns import Maps
 from rebalance.affinity import Affinity, assign
@@ -41,29 +39,6 @@ BUSY_TIMES = 8
 """Who has no moment to spare waits for others so many times as long, before it calls them late."""
 WAITED_WORK = WORK_MAX // 4
 """For what an earlier turn has left so much of this one is kept: that gets on in any case, whatever came meanwhile."""
-
-
-class Room(NamedTuple):
-    """What a disk has left for its node, and what the log takes of it at once when it goes on in another file.
-
-    `free_files`: so many files can be made there (inodes); None where the file system has no such limit.
-    """
-
-    free_bytes: int
-    next_bytes: int
-    free_files: int | None = None
-
-    @property
-    def low(self) -> bool:
-        """Whether the node is to end soon: what it cannot log it cannot do."""
-        return self.free_bytes < self.next_bytes or self.free_files == 0
-
-
-class NotSent(msgspec.Struct):
-    """What a peer was not sent, because too much waited for it already."""
-
-    frames: int = 0
-    bytes: int = 0
 
 
 class Core:
@@ -117,7 +92,8 @@ class Core:
         self.backlogged: list[NodeId] = []  # members, and this node, whose store does not keep up
         self.cramped: list[NodeId] = []  # the same, whose disk has no room: for what the log goes on in, or a checkpoint
         self._carried_without = False  # the other members are a majority
-        self.frozen = False  # the single map was sent: no replication and no commits of this version any more
+        self.frozen = False  # the single map was sent: no replication and no commits of this version any more;
+        self.parting = False  # or else for what the next map takes from this node (`engine.node.parting`)
         self.maps = Maps()
         self.serving = False  # the committed map lists this incarnation
         self.quorum = False  # a majority of the voters was heard of lately
@@ -236,13 +212,23 @@ class Core:
 
     def stop(self) -> None:
         """An exchange was told what is here, or a map was accepted: nothing is replicated until the next map."""
+        if not self.stopped:
+            self.frozen, self.parting, self.maps.stopped_at = True, False, self.now
+
+    def part(self) -> None:
+        """The next map is chosen, and takes much from this node: until that is given up all is as if it had stopped."""
         if not self.frozen:
-            self.frozen, self.maps.stopped_at = True, self.now
+            self.frozen, self.parting, self.maps.stopped_at = True, True, self.now
+
+    @property
+    def stopped(self) -> bool:
+        """An exchange was told what is here."""
+        return self.frozen and not self.parting
 
     def go_on_under(self, topology: Topology) -> None:
         """The next map is there."""
         self.maps.note(self.now if self.frozen else None, light=topology.fence != NO_VERSION)
-        self.frozen = False
+        self.frozen = self.parting = False
 
     def find_ideal(self) -> None:
         """Find out in pieces where the copies of the committed map should be; `affinity_known` says when that is known."""

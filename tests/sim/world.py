@@ -26,6 +26,7 @@ from tests.sim.draws import Draws
 from tests.sim.machine import EPOCH_MS, Machine, Speed
 from tests.sim.network import Network
 from tests.sim.observer import Observer, Watchers
+from tests.sim.parted import part_slowly
 from tests.sim.rotting import Rotten
 from tests.sim.said import Said
 from tests.sim.trace import Trace
@@ -74,7 +75,7 @@ class World:
         self.meaningless: dict[TxId, None] = {}  # ids under which different things may have been asked
         self.set_anew: Callable[[Machine], Settings] = lambda machine: machine.settings  # to what, as it starts
         self.behind = False  # namespaces may have asynchronous copies of their own
-        self.large_map: int | None = None  # every map of more partitions is read and worked out in pieces
+        self.large_map: int | None = None  # a map of more partitions is worked out in pieces, and parted by
         self._console_sessions: dict[NodeId, int] = {}
         self._machine_class = machine_class
         self._plant = plant
@@ -239,6 +240,7 @@ class World:
         self.trace.add(self.now, "world", machine.name, "", f"starts, life {machine.boot}")
         if self.large_map is not None and machine.node is not None:
             machine.node.exchange.foresight.large = self.large_map
+            part_slowly(machine.node)
         if self._plant is not None:
             self._plant(machine)
         for watcher in self.watchers.started:

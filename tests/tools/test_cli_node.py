@@ -22,7 +22,7 @@ from engine.client.admin import ask
 from engine.errors import CorruptionError, UsageError
 from engine.host.data_directory import open_data_directory
 from engine.host.server import Server, ServerConfig
-from engine.turn.core import Room
+from engine.turn.lent import Room
 from engine.turn.settings import Settings
 from tests.support.commands import FORESHORE, Background, Node, damage_log, environment, foreshore, free_port, nodes
 from tests.support.patience import PATIENCE_SECONDS

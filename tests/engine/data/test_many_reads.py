@@ -91,7 +91,7 @@ def test_who_waits_for_an_outcome_is_told_in_pieces(monkeypatch: pytest.MonkeyPa
 def test_those_that_are_left_when_another_map_comes_ask_again() -> None:
     alone = Alone()
     told = confirmed(alone, MANY)
-    alone.node.reads.switch(None)  # type: ignore[arg-type]  # it looks at the map that is here
+    alone.node.reads.switch()
     replies = alone.turn([])
     assert len(told) == WORK_MAX
     assert len(replies) == MANY - WORK_MAX

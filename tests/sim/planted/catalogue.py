@@ -16,6 +16,7 @@ from tests.sim.planted.locks import LOCKS
 from tests.sim.planted.membership import MEMBERSHIP
 from tests.sim.planted.migrations import MIGRATIONS
 from tests.sim.planted.namespaces import NAMESPACES
+from tests.sim.planted.parting import PARTING
 from tests.sim.planted.queues import QUEUES
 from tests.sim.planted.rot import ROT
 from tests.sim.planted.staging import STAGING
@@ -23,7 +24,7 @@ from tests.sim.planted.transactions import TRANSACTIONS
 from tests.sim.planted.transfers import TRANSFERS
 from tests.sim.planted.words import WORDS
 
-_MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP)
+_MEMBERS = (WORDS, ELECTIONS, MEMBERSHIP, PARTING)
 _DATA = (CLIENTS, TRANSACTIONS, STAGING, LOCKS, CHAINS, QUEUES, CUTS, EXPIRY, NAMESPACES, MIGRATIONS)
 _COPIES = (COPIES, TRANSFERS, ASYNCHRONOUS, ROT, DEEDS, LEAKS)
 FAULTS: dict[str, Fault] = {fault.name: fault for faults in (*_MEMBERS, *_DATA, *_COPIES) for fault in faults.all}
