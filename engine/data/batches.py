@@ -204,7 +204,7 @@ def stalled_in(batches: Iterable[Batch], limit: int) -> list[NodeId]:
 
 
 def behind_in(batches: Iterable[Batch], core: Core, answered: Mapping[NodeId, int]) -> list[NodeId]:
-    """The MOVING copies that nobody should begin to wait for: for half as long as it takes to be suspected they have
+    """The MOVING copies that nobody should begin to wait for: for twice as long as it takes to be suspected they have
     answered nothing, and for more than twice as long as any copy that is waited for; where all are late, so may they be."""
     waited: dict[NodeId, int] = {}
     moving: dict[NodeId, int] = {}
@@ -214,7 +214,7 @@ def behind_in(batches: Iterable[Batch], core: Core, answered: Mapping[NodeId, in
         for node in batch.lagging:
             if answered.get(node, 0) < batch.sequence:
                 moving.setdefault(node, core.attentive - batch.since - batch.travels)
-    least = core.settings.suspicion_ms * MS // 2
+    least = 2 * core.settings.suspicion_ms * MS
     return [n for n, late in moving.items() if late > max([least, *(2 * t for m, t in waited.items() if m != n)])]
 
 

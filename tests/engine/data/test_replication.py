@@ -217,7 +217,7 @@ def test_who_is_busy_itself_calls_a_copy_late_later() -> None:
 
 def test_a_joiner_that_is_later_than_those_who_are_waited_for_is_behind() -> None:
     primary = Primary()
-    half = primary.core.settings.suspicion_ms * MS // 2
+    least = 2 * primary.core.settings.suspicion_ms * MS
 
     def is_behind() -> bool:
         primary.core.turns += 1
@@ -225,7 +225,7 @@ def test_a_joiner_that_is_later_than_those_who_are_waited_for_is_behind() -> Non
 
     primary.ship(Noted(0))
     ((_, first),) = primary.sent()
-    primary.listens(half)
+    primary.listens(least)
     assert not is_behind(), "it has some time"
     primary.answer("n2", first)
     primary.is_busy(1)
@@ -235,7 +235,7 @@ def test_a_joiner_that_is_later_than_those_who_are_waited_for_is_behind() -> Non
     primary.answer("n3", second)
     assert not is_behind(), "what came before, it has and keeps for a supply"
     primary.ship(Noted(2))
-    primary.listens(2 * half)
+    primary.listens(2 * least)
     assert not is_behind(), "all are late"
     primary.answer("n2", second)
     primary.ship(Noted(3))
