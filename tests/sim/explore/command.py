@@ -7,8 +7,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.sim.explore.catalogue import WORLDS
 from tests.sim.explore.search import STATES, Found, Walk
-from tests.sim.explore.worlds import WORLDS
 from tests.sim.planted.catalogue import FAULTS
 from tests.sim.world import Plant
 

@@ -1,8 +1,9 @@
 """A number for all that a node is: equal numbers, equal nodes.
 
 It is taken over the whole graph of objects behind a node: containers in their order, values as they are, whatever has
-parts by its place, of which it is told once what they are. What only leads elsewhere (functions, settings) and what is
-made anew in each turn is left out.
+parts by its place, of which it is told once what they are. A function is what it has closed over: what is done when an
+answer comes waits in one, with the era or the session that it is for. What only leads elsewhere (settings, modules) and
+what is made anew in each turn is left out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,8 @@ from engine.turn.turns import Turns
 
 _encode = msgspec.msgpack.Encoder(enc_hook=repr).encode
 _SKIPPED = (
-    types.FunctionType,
-    types.MethodType,
-    types.BuiltinFunctionType,
     types.ModuleType,
     type,
-    partial,
     Settings,
     Turns,
 )
@@ -70,9 +67,26 @@ def _how(kind: type) -> _How | Parts:
         found = lambda value: (len(value), *value)  # noqa: E731
     elif issubclass(kind, set | frozenset):
         found = lambda value: (len(value), *sorted(value, key=repr))  # noqa: E731
+    elif kind is types.FunctionType:
+        found = _closed_over
+    elif kind in (types.MethodType, types.BuiltinMethodType):
+        found = lambda value: (value.__name__, value.__self__)  # noqa: E731
+    elif kind is partial:
+        found = lambda value: (value.func, value.args, value.keywords)  # noqa: E731
     else:
         found = _attributes(kind)
     _HOW[kind] = found
+    return found
+
+
+def _closed_over(function: types.FunctionType) -> list[object]:
+    """Which function it is, and what it reckons with beside what it is given."""
+    found: list[object] = [function.__qualname__, *(function.__defaults__ or ())]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # it is set later, and was not yet
+            found.append("empty")
     return found
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from tests.sim.__main__ import main
+from tests.sim.explore.catalogue import WORLDS
 from tests.sim.explore.command import explore
 from tests.sim.explore.fingerprint import fingerprint
-from tests.sim.explore.worlds import WORLDS
+from tests.sim.explore.search import Walk
 from tests.sim.planted.catalogue import FAULTS
 
 
-@pytest.mark.parametrize("name", ["second-ballot", "lost-disk"])
+@pytest.mark.parametrize("name", ["second-ballot", "lost-disk", "cut-and-reader"])
 def test_a_whole_world_keeps_its_promises(name: str) -> None:
     found = explore(name)
     assert not found.violation, str(found)
@@ -53,6 +57,12 @@ def test_a_primary_that_moves_under_a_promise_that_is_gone_is_found() -> None:
     [
         ("commit", "recovery-aborts-what-all-have-prepared", "one copy committed what another one rolled back"),
         ("in-line", "a-key-is-handed-on-with-the-vote", "what is read is never committed"),
+        (
+            "cut-and-puts",
+            "a-write-is-of-the-era-in-which-it-was-issued",
+            "what was read at the cut is another thing the next time",
+        ),
+        ("cut-and-reader", "what-is-prepared-is-not-noted", "a transaction is on both sides of the cut"),
         ("repeat", "retry-executed-twice", "a request was told b'1' and b'2'"),
         ("counting", "who-waits-for-a-key-writes-by-itself", "somebody has counted twice"),
         ("catching-up", "vouched-for-without-waiting-for-it", "n2 counts, and does not have what was acknowledged"),
@@ -89,3 +99,19 @@ def test_equal_things_have_one_fingerprint_and_others_another() -> None:
     assert fingerprint([shared, shared]) != fingerprint([[1], [1]])  # what changes the one changes the other
     for other in ({"a": [1, 2], "b": (2, b"x")}, {"a": [1], "b": (2, "x")}, {"a": [1]}, {"b": (2, b"x"), "a": [1]}):
         assert fingerprint(other) != fingerprint({"a": [1], "b": (2, b"x")})
+
+
+def test_what_a_function_has_closed_over_is_part_of_a_state() -> None:
+    """An outcome on its way to the copies knows its era from there alone: two states that differ by it are two."""
+
+    def later(era: int) -> Callable[[], int]:
+        return lambda: era
+
+    assert fingerprint([later(1)]) == fingerprint([later(1)])
+    for one, other in [
+        (later(1), later(2)),
+        (partial(later, 1), partial(later, 2)),
+        ([1].append, [2].append),
+        (Walk.happen, Walk.after),
+    ]:
+        assert fingerprint([one]) != fingerprint([other]), (one, other)

@@ -1,4 +1,4 @@
-"""The small worlds that there are."""
+"""Small worlds of maps, transactions and copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREE = ("n1", "n2", "n3")
 RESEND_MS = 400
 
 
-def _formed(walk: Walk) -> None:
+def formed(walk: Walk) -> None:
     """A cluster of all, at rest."""
     names = list(walk.world.names)
     walk.happen(ask(names[0], Admin(1, "init", {"cluster": ["c1"], "nodes": names})))
@@ -75,7 +75,7 @@ TWO_COORDINATORS = SmallWorld(
     "two-coordinators",
     "n1 and n3 each begin an exchange, n1 with n2 and n3 with n2; each node may lose its power once",
     THREE,
-    _formed,
+    formed,
     (
         Might(_begin("n1", "n1", "n2")),
         Might(_begin("n3", "n2", "n3")),
@@ -92,7 +92,7 @@ LOST_DISK = SmallWorld(
     "lost-disk",
     "as two-coordinators, and the disk of n2, who votes for both, is lost once",
     THREE,
-    _formed,
+    formed,
     (
         Might(_begin("n1", "n1", "n2")),
         Might(_begin("n3", "n2", "n3")),
@@ -108,7 +108,7 @@ SECOND_BALLOT = SmallWorld(
     "second-ballot",
     "n1 begins an exchange with n2, and n3 does, and when n1 is outbid it begins another; nobody fails",
     THREE,
-    _formed,
+    formed,
     (Might(_begin("n1", "n1", "n2"), 2), Might(_begin("n3", "n2", "n3"))),
     *MAPS,
     depth=40,
@@ -120,7 +120,7 @@ LED_BEFORE = 3
 
 
 def _led_by_n1(walk: Walk) -> None:
-    _formed(walk)
+    formed(walk)
     for _ in range(LED_BEFORE):
         walk.happen(_begin("n1", "n1", "n2"))
         walk.deliver_all(lambda letter: letter.receiver != "n3")
@@ -179,7 +179,7 @@ JOIN = SmallWorld(
 
 
 def _n1_is_about_to_go(walk: Walk) -> None:
-    _formed(walk)
+    formed(walk)
     for happening in (Happening("stand", "n1"), Happening("note", "n1", names=("n1",)), Happening("move", "n1")):
         walk.happen(happening)
         walk.deliver_all()
@@ -245,7 +245,7 @@ def _key(partition: int) -> bytes:
 
 
 def _asked_to_commit(walk: Walk) -> None:
-    _formed(walk)
+    formed(walk)
     commit = CommitTx(2, TX, TX, True, [("acc", [_key(0), _key(1)], [b"1", b"1"])], [], [])
     walk.happen(ask("n1", commit))
 
@@ -436,7 +436,7 @@ BEFORE, MEANWHILE = 2, 3
 
 def _n2_has_caught_up(walk: Walk) -> None:
     """n2 has what n1 had when it asked, and is about to say so."""
-    _formed(walk)
+    formed(walk)
     walk.happen(_begin("n1", "n1", "n3"))
     walk.deliver_all()
     walk.happen(ask("n1", _put(BEFORE)))
@@ -515,7 +515,7 @@ REPEAT = SmallWorld(
     "repeat",
     "a client adds 1 by a request that it repeats, at n1 and, when n1 has died, at n2, who goes on with n3",
     THREE,
-    _formed,
+    formed,
     (
         Might(ask("n1", _add(AGAIN)), 2),
         Might(ask("n2", _add(ELSEWHERE)), 2, down="n1"),
@@ -544,7 +544,7 @@ def _count(number: int) -> Swap:
 
 def _three_count(walk: Walk) -> None:
     """What the first one wrote is on both copies, and what the others wrote then is on its way."""
-    _formed(walk)
+    formed(walk)
     for number in COUNT:
         walk.happen(ask("n1", _count(number)))
     for kind in ("replicate", "replicated"):
@@ -606,7 +606,7 @@ def _commit(number: int, *, prepare_only: bool = False) -> CommitTx:
 
 
 def _prepared_by_n1(walk: Walk) -> None:
-    _formed(walk)
+    formed(walk)
     walk.happen(ask("n1", _commit(2, prepare_only=True)))
 
 
@@ -643,23 +643,3 @@ ASYNCHRONOUS = SmallWorld(
     settings=BEHIND,
     rests=_has_all,
 )
-
-_ALL = (
-    SECOND_BALLOT,
-    LIGHT_STEP,
-    STEP_AND_POWER,
-    JOIN,
-    LEAVE,
-    BASELINE,
-    HANDOVER,
-    WRONG_PRIMARY,
-    TWO_COORDINATORS,
-    LOST_DISK,
-    COMMIT,
-    IN_LINE,
-    CATCHING_UP,
-    REPEAT,
-    COUNTING,
-    ASYNCHRONOUS,
-)
-WORLDS: dict[str, SmallWorld] = {world.name: world for world in _ALL}

@@ -11,9 +11,9 @@ from engine.client.calls import Call, GetCall, LockCall, PutCall, SwapCall
 from engine.messages import Replicate, Replicated
 from rebalance.table import Placement
 from tests.sim.draws import Draws
+from tests.sim.explore.catalogue import WORLDS
 from tests.sim.explore.nodes import Happening
 from tests.sim.explore.search import Walk
-from tests.sim.explore.worlds import WORLDS
 from tests.sim.machine import all_of
 from tests.sim.network import MS, Rule
 from tests.sim.oracles import watch
