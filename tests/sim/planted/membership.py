@@ -97,6 +97,13 @@ def late_by_the_clock(machine: Machine) -> None:
     around(machine.node, "turn", turn)
 
 
+@MEMBERSHIP.fault("10")
+def late_by_the_time_of_a_busy_node(machine: Machine) -> None:
+    """A node that always has something to do counts all of that as waiting, and takes who has as much for slow."""
+    assert machine.node is not None
+    replace(machine.node.core, "note_busy", lambda _now, _rested: None)
+
+
 @MEMBERSHIP.fault("1, 10")
 def emptied_copy_says_nothing(machine: Machine) -> None:
     """A copy that had to be emptied stays in sync by the map, because its node does not say what became of it."""

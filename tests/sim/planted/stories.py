@@ -21,6 +21,7 @@ from tests.sim.planted.stories_of_maps import MAPS
 from tests.sim.planted.stories_of_members import MEMBERS
 from tests.sim.planted.stories_of_migrations import MIGRATIONS
 from tests.sim.planted.stories_of_namespaces import NAMESPACES
+from tests.sim.planted.stories_of_pace import PACE
 from tests.sim.planted.stories_of_parting import PARTING
 from tests.sim.planted.stories_of_queues import QUEUES
 from tests.sim.planted.stories_of_ranges import RANGES
@@ -31,7 +32,7 @@ from tests.sim.planted.stories_of_transactions import TRANSACTIONS
 from tests.sim.planted.stories_of_transfers import TRANSFERS
 
 STORIES: dict[str, Story] = MAPS.all | MEMBERS.all | TRANSACTIONS.all | DATA.all | TRANSFERS.all | DEEDS.all
-STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all | LINKS.all | CHAINS.all | PARTING.all
+STORIES |= ASYNCHRONOUS.all | STAGING.all | ROOM.all | LEAKS.all | LINKS.all | CHAINS.all | PARTING.all | PACE.all
 STORIES |= (
     RANGES.all | CIRCLES.all | LOCKS.all | CUTS.all | EXPIRY.all | NAMESPACES.all | MIGRATIONS.all | ROT.all | QUEUES.all
 )
