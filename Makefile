@@ -37,7 +37,8 @@ check: $(READY) ## format, lint, types, import contracts, and what a type checke
 	@$(BIN)/mypy
 	@$(BIN)/python -m tests.typing
 
-bytecode: $(READY) # of all that tests import, made where types leave a processor idle: else each worker compiles everything anew
+# Made where types leave a processor idle: else each worker of the tests compiles everything anew.
+bytecode: $(READY) ## compile all that tests import, and find out whether it can be imported
 	@$(BIN)/python -m pytest -qq --collect-only >$(VENV)/collected 2>&1 || { cat $(VENV)/collected; exit 1; }
 
 sim: $(READY) ## replay one seed of the simulation with its trace: make sim SEED=7
