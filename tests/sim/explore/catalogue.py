@@ -17,6 +17,7 @@ _ALL = (
     worlds.TWO_COORDINATORS,
     worlds.LOST_DISK,
     worlds.COMMIT,
+    worlds.ASKED_AGAIN,
     worlds.IN_LINE,
     worlds.CATCHING_UP,
     worlds.REPEAT,

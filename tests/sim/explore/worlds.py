@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.node.node import Node
-from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, Lock, Put, Reply, Swap, Values
+from engine.protocol.requests import Admin, CommitTx, Done, Failed, Get, GetStatus, Lock, Put, Reply, Status, Swap, Values
 from rebalance.table import decode, hash_of
 from tests.sim.explore.nodes import Happening, ask
 from tests.sim.explore.search import SETTINGS, Fact, Might, SmallWorld, Walk
@@ -244,10 +244,13 @@ def _key(partition: int) -> bytes:
     return next(b"k%d" % n for n in range(64) if partition_of(b"k%d" % n, 2) == partition)
 
 
+def _commit_both(number: int) -> CommitTx:
+    return CommitTx(number, TX, TX, True, [("acc", [_key(0), _key(1)], [b"1", b"1"])], [], [])
+
+
 def _asked_to_commit(walk: Walk) -> None:
     formed(walk)
-    commit = CommitTx(2, TX, TX, True, [("acc", [_key(0), _key(1)], [b"1", b"1"])], [], [])
-    walk.happen(ask("n1", commit))
+    walk.happen(ask("n1", _commit_both(2)))
 
 
 def _ends(node: NodeId, said: r.Record | Reply) -> Fact | None:
@@ -290,6 +293,46 @@ COMMIT = SmallWorld(
         Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
     ),
     _ends,
+    _one_end,
+    depth=60,
+    settings=TWO_PARTITIONS,
+)
+
+# The same, and the client, who was told nothing, asks n2 how it ended, and asks it to commit as well.
+
+AGAIN_AT_N2, STATUS = 4, 5
+
+
+def _ends_and_is_asked(node: NodeId, said: r.Record | Reply) -> Fact | None:
+    """How the transaction ended, and what the client was told whenever it asked."""
+    match said:
+        case Done(id=number) if number == AGAIN_AT_N2:
+            return Fact("told", TX, True)
+        case Status(id=number, outcome=outcome) if number == STATUS:
+            return Fact("told", TX, outcome == "committed")
+        case _:
+            return _ends(node, said)
+
+
+def _prepared_everywhere(walk: Walk) -> None:
+    """On all copies, and n1 was not told of the vote of n2."""
+    _asked_to_commit(walk)
+    walk.deliver_all(lambda letter: letter.kind != "vote")
+
+
+ASKED_AGAIN = SmallWorld(
+    "asked-again",
+    "as commit, when all is prepared; the client asks n2 how it ended, and asks it to commit, once n1 is dead",
+    THREE,
+    _prepared_everywhere,
+    (
+        Might(Happening("crash", "n1")),
+        Might(_begin("n2", "n2", "n3"), down="n1"),
+        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
+        Might(ask("n2", GetStatus(STATUS, TX, 0, 0)), down="n1"),
+        Might(ask("n2", _commit_both(AGAIN_AT_N2)), down="n1"),
+    ),
+    _ends_and_is_asked,
     _one_end,
     depth=60,
     settings=TWO_PARTITIONS,
