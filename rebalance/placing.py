@@ -69,9 +69,7 @@ class Placed:
         self._raised: list[LocalPartition] = []
         self._left: list[LocalPartition] = []
         self._gone: list[LocalPartition] = []
-        self.ending: dict[
-            int, None
-        ] = {}  # what this node has begun there as primary is nobody's, or another epoch's, to end
+        self.ending: dict[int, None] = {}  # where it has led, and leads no more, or in another epoch
         self._no_more: dict[tuple[tuple[NodeId, ...], tuple[NodeId, ...]], tuple[NodeId, ...]] = {}
         self._primaries = self._in_sync = self._lost = 0
 

@@ -163,10 +163,7 @@ class SupplySide(Rule):
         names = dict.fromkeys([*state.fragments, *haves])
         haves = {ns: haves.get(ns) or nothing_of((ns, number)) for ns in names}
         changed: dict[Namespace, Remembered] = {}
-        choices = {
-            ns: choose_for(core, self.mutations, have, changed=changed, returning=session.returning)
-            for ns, have in haves.items()
-        }
+        choices = {ns: self._choose(have, changed=changed, returning=session.returning) for ns, have in haves.items()}
         if any(c.kind in OF_ROWS for c in choices.values()):
             most = core.settings.max_parallel_migrations
             if session.many >= most and session.in_full >= most * MANY_UPDATES:

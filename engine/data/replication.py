@@ -340,8 +340,8 @@ class Replication(Rule):
     def giving_up(self, ending: Container[int]) -> Iterator[int]:
         """Give up what went out of partitions that the next map takes, batch by batch; yields how much work each was."""
         for batch in list(self._batches.values()):
-            lost = batch.take_out(ending) if self._batches.get(batch.sequence) is batch else []
-            if not batch.operations:
+            lost = batch.take_out(ending)  # none, if it counts by now
+            if lost and not batch.operations:
                 for node in list(batch.lagging):
                     self._not_lagging(batch, node)
                 del self._batches[batch.sequence]

@@ -59,8 +59,9 @@ def check_config(config: ServerConfig) -> None:
     """Raise UsageError for what cannot work."""
     settings = config.settings
     try:
-        for what, named in (("node", config.node), ("cluster", settings.cluster)):
-            check_name(what, named or "any")  # none was said: it is drawn, or the directory's
+        for what, name in (("node", config.node), ("cluster", settings.cluster)):
+            if name:  # else it is drawn, or the directory's
+                check_name(what, name)
     except ValueError as error:
         raise UsageError(str(error)) from None
     host, _ = _split("listen", config.listen)

@@ -282,16 +282,19 @@ def _one_end(facts: frozenset[Fact]) -> str:
     return ""
 
 
+_N1_DIES = (
+    Might(Happening("crash", "n1")),
+    Might(_begin("n2", "n2", "n3"), down="n1"),
+    Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
+)
+"""And n2 goes on with n3, and recovers what it finds."""
+
 COMMIT = SmallWorld(
     "commit",
     "a transaction over two partitions; its coordinator n1 loses its power, and n2 goes on with n3 and recovers it",
     THREE,
     _asked_to_commit,
-    (
-        Might(Happening("crash", "n1")),
-        Might(_begin("n2", "n2", "n3"), down="n1"),
-        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
-    ),
+    _N1_DIES,
     _ends,
     _one_end,
     depth=60,
@@ -326,9 +329,7 @@ ASKED_AGAIN = SmallWorld(
     THREE,
     _prepared_everywhere,
     (
-        Might(Happening("crash", "n1")),
-        Might(_begin("n2", "n2", "n3"), down="n1"),
-        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
+        *_N1_DIES,
         Might(ask("n2", GetStatus(STATUS, TX, 0, 0)), down="n1"),
         Might(ask("n2", _commit_both(AGAIN_AT_N2)), down="n1"),
     ),
@@ -375,11 +376,7 @@ IN_LINE = SmallWorld(
     "as commit, and another transaction stands in line at n1 for the key that is written there",
     THREE,
     _asked_by_the_next,
-    (
-        Might(Happening("crash", "n1")),
-        Might(_begin("n2", "n2", "n3"), down="n1"),
-        Might(Happening("wait", "n2", ms=IN_DOUBT_MS), down="n1"),
-    ),
+    _N1_DIES,
     _ends_and_is_read,
     _reads_what_ended,
     depth=60,
